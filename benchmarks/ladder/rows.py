@@ -43,11 +43,17 @@ class Layer:
     inputs: int
     outputs: int
     block_size: int = 64
+    precision: str = "bf16"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of rows and weights."""
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     @property
     def moved(self) -> dict[str, int]:
-        """Bytes that each phase reads and writes at least, in bf16: inputs and outputs, or their gradients."""
-        phase = 2 * self.rows * (self.inputs + self.outputs)
+        """Bytes that each phase reads and writes at least: inputs and outputs, or their gradients."""
+        phase = self.dtype.itemsize * self.rows * (self.inputs + self.outputs)
         return dict.fromkeys(PHASES[:3], phase) | {"step": 3 * phase}
 
 
@@ -106,8 +112,8 @@ def measured(
     """A row for dense and each rung, in each phase."""
     torch.manual_seed(0)
     k, p, q = layer.block_size, layer.outputs // layer.block_size, layer.inputs // layer.block_size
-    x, dy = (torch.randn(layer.rows, width, device=device).bfloat16() for width in (layer.inputs, layer.outputs))
-    weight = (torch.randn(p, q, k, device=device) / layer.inputs**0.5).bfloat16()
+    x, dy = (torch.randn(layer.rows, width, device=device).to(layer.dtype) for width in (layer.inputs, layer.outputs))
+    weight = (torch.randn(p, q, k, device=device) / layer.inputs**0.5).to(layer.dtype)
     exact = definition(x, weight, dy)
     library = {phase: list(tensors) for phase, tensors in exact.items()}
     library["backward_weight"] = [dy.double().T @ x.double()]
@@ -119,7 +125,7 @@ def measured(
         for phase, call in calls.items():
             error = max(run.relative_error([a], [b]) for a, b in zip(call(), right[phase], strict=True))
             yield {
-                "workload": "rows", "layer": f"{layer.name} k={k}", "phase": phase, "precision": "bf16",
+                "workload": "rows", "layer": f"{layer.name} k={k}", "phase": phase, "precision": layer.precision,
                 "layout": "nchw", "impl": impl, "block_size": k, "batch": layer.rows, "timing": "graph", "l2": "cold",
                 "by": "lamina", **results.quartiles(time(call)),
                 "rel_error": error, "predicted_us": layer.moved[phase] / copy_gbs / 1e3,

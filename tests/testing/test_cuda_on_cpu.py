@@ -79,6 +79,8 @@ extern "C" __global__ void all_to_first(float* out) {
 }
 
 extern "C" __global__ void count(int* total, double scale) { atomicAdd(total, int(scale)); }
+
+extern "C" __global__ void largest(int* total) { atomicMax(total, int(threadIdx.x * 7 % 8 + blockIdx.x)); }
 """
 
 
@@ -136,6 +138,12 @@ def test_atomic_additions_are_all_seen() -> None:
     total = torch.zeros(1, dtype=torch.int32)
     kernel("count").launch((4,), (32,), [total, 2.0])
     assert total.item() == 2 * 4 * 32
+
+
+def test_an_atomic_maximum_is_the_largest() -> None:
+    total = torch.full((1,), 3, dtype=torch.int32)
+    kernel("largest").launch((4,), (8,), [total])
+    assert total.item() == 7 + 3
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,14 @@ T atomicAdd(T* place, std::type_identity_t<T> amount) {
   return std::atomic_ref<T>(*place).fetch_add(amount);
 }
 
+// Threads of a block take turns, and blocks run one after the other, so nothing comes between.
+template <class T>
+T atomicMax(T* place, std::type_identity_t<T> amount) {
+  const T before = *place;
+  *place = max(before, amount);
+  return before;
+}
+
 namespace cuda_on_cpu {
 
 // What a parameter is, in a letter and the bytes of it or of what it points to.

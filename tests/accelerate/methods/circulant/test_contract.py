@@ -72,7 +72,7 @@ def circulant_conv(
 class Circulants:
     config = Circulant(block_size=4, impl="reference")
     cell: ModuleType = cell
-    impls = tuple(impl for impl in IMPLS[1:] if impl != "fused_rows")  # which refuses few rows, and float32
+    impls = tuple(impl for impl in IMPLS[1:] if impl != "fused_rows")  # which refuses few rows
     rounds_gradients: Mapping[str, str] = {}
 
     def roundtrip(self, layer: Any) -> Any:

@@ -20,11 +20,11 @@ from lamina.errors import UnsupportedError
 
 _GPU: tuple[Impl, ...] = ("kernel", "materialized", "dense")
 _ELSEWHERE: tuple[Impl, ...] = ("reference", "dense")
-_MIN_ROWS, _DTYPES, _BLOCK_SIZES = 1000, (torch.bfloat16, torch.float16), (16, 32, 64, 128)
+_MIN_ROWS, _DTYPES, _BLOCK_SIZES = 1000, (torch.bfloat16, torch.float16, torch.float32), (16, 32, 64, 128)
 """Where the fused kernels are tried; what else they refuse, they refuse when they are called."""
 
 _AGREEMENT = 0.03
-"""Relative distance of two results in a 16-bit dtype."""
+"""Relative distance of two results in a 16-bit dtype or in TF32."""
 
 
 def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, Callable[[], nn.Module]]:
@@ -57,9 +57,12 @@ def agreeing(layer: Any, call: LayerCall, training: bool, impl: Impl, like: Impl
 
 
 def _has_many_rows(layer: Any, call: LayerCall) -> bool:
-    """Whether it is a linear layer or a pointwise convolution of many rows in a 16-bit dtype."""
+    """Whether it is a linear layer or a pointwise convolution of many rows, in a 16-bit dtype or in TF32."""
     x = call.tensors[0]
-    if (call.autocast or x.dtype) not in _DTYPES or layer.block_size not in _BLOCK_SIZES:
+    dtype = call.autocast or x.dtype
+    if dtype not in _DTYPES or layer.block_size not in _BLOCK_SIZES:
+        return False
+    if dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
         return False
     match layer:
         case BlockCirculantLinear():

@@ -18,7 +18,7 @@ Impl = Literal[
 - ``materialized``: multiplies by circulant tiles that a kernel builds from the weights (linear layers, LSTMs), or
   convolves with the materialized matrix in split fp16.
 - ``fused_rows``: multiplies in the frequency domain and keeps spectra of rows on the chip: linear layers and pointwise
-  convolutions of many rows, in bf16 and fp16, on GPUs of compute capability 9.x.
+  convolutions of many rows, in bf16, fp16 and TF32, on GPUs of compute capability 9.x.
 - ``dense``: materializes the dense matrix and calls the vendor library.
 - ``reference``: plain PyTorch in the frequency domain.
 - ``auto``: ``kernel`` on a GPU, ``reference`` elsewhere; see `functional.resolve_impl`.

@@ -2,7 +2,8 @@
 
 ``impl="kernel"`` multiplies in the frequency domain. ``impl="materialized"`` builds circulant tiles in a kernel, for
 linear maps with few rows, and convolves with the materialized matrix in split fp16. ``impl="fused_rows"`` transforms,
-multiplies and transforms back in one kernel, for linear maps and pointwise convolutions of many rows in bf16 or fp16.
+multiplies and transforms back in one kernel, for linear maps and pointwise convolutions of many rows in bf16, fp16 or
+TF32.
 ``impl="dense"`` materializes the dense matrix and calls the vendor library. ``impl="reference"`` is plain PyTorch on
 any device. The dissertation's versions, such as ``impl="fusion"``, are in `lamina.accelerate.papers`. `resolve_impl`
 gives the implementation that ``auto`` stands for; no implementation falls back to another.

@@ -22,10 +22,21 @@ CASES = {  # block size, p, q, rows, dtype of rows, dtype of weights, tiles
     "halves of items": (32, 3, 9, 40, FP16, FP16, AHEAD, WeightTile(1, 1, 2, item_blocks=2)),
     "one shared place": (16, 3, 5, 57, FP16, FP32, SHARED, WeightTile(1, 1, 1)),
     "one row, one block": (128, 1, 1, 1, BF16, FP32, AHEAD, WeightTile(1, 1, 1)),
+    "float32": (64, 3, 5, 37, FP32, FP32, AHEAD, WeightTile(1, 1, 2, item_blocks=2)),
+    "float32, staged": (32, 9, 5, 19, FP32, FP32, STAGED, WeightTile(1, 1, 1)),
+    "float32, one shared place": (16, 3, 5, 57, FP32, FP32, SHARED, WeightTile(1, 2, 1, item_blocks=2)),
+    "float32, one row, one block": (128, 1, 1, 1, FP32, FP32, AHEAD, WeightTile(1, 1, 1, item_blocks=2)),
 }
+LIMITS = {BF16: 2**-6, FP16: 2**-9, FP32: 2**-10}
+"""Errors of norms: two roundings of 16-bit rows; of float32 rows the one of TF32, since results are not rounded."""
 LARGE = [  # block size, p, q, rows: tiles of each kind, and rows and blocks that no tile divides
     (64, 17, 9, 1001), (64, 5, 20, 999), (64, 12, 49, 4097), (64, 61, 16, 5001), (64, 16, 64, 1021), (32, 95, 23, 4099),
     (32, 23, 95, 4099), (128, 23, 5, 1003), (128, 5, 23, 1003), (16, 33, 7, 1009), (16, 7, 100, 4444), (64, 1, 1, 1),
+]  # fmt: skip
+NETWORKS = [  # of an MLP, of ViT-B and of GPT-2
+    (64, 64, 16, 2048), (64, 16, 64, 2048), (64, 48, 12, 6304), (64, 12, 48, 6304), (64, 36, 12, 6304),
+    (64, 12, 12, 6304), (64, 48, 12, 8192), (64, 12, 48, 8192), (128, 32, 8, 2048), (128, 8, 32, 2048),
+    (32, 128, 32, 2048), (32, 32, 128, 2048), (32, 96, 24, 6304), (16, 48, 64, 2048), (16, 64, 192, 6304),
 ]  # fmt: skip
 
 
@@ -60,7 +71,7 @@ def check(
     ours = step(x, signs)
     for actual, wanted in zip(ours, (expected.detach(), *gradients), strict=True):
         error = (actual.double() - wanted).norm() / wanted.norm()
-        assert error < 2 * torch.finfo(dtype).eps
+        assert error < LIMITS[dtype]
     if signed:
         y, dx, dw = step(reference.flip_signs(x, signs), None)
         assert all(map(torch.equal, ours, (y, reference.flip_signs(dx, signs), dw)))
@@ -76,12 +87,19 @@ def test_on_the_cpu(case: str, signed: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize(("dtype", "weight_dtype"), [(BF16, FP32), (FP16, FP16)])
+@pytest.mark.parametrize(("dtype", "weight_dtype"), [(BF16, FP32), (FP16, FP16), (FP32, FP32)])
 @pytest.mark.parametrize("sizes", LARGE)
 def test_on_the_gpu(
     sizes: tuple[int, int, int, int], dtype: torch.dtype, weight_dtype: torch.dtype, signed: bool
 ) -> None:
     check(*sizes, dtype, weight_dtype, signed=signed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("sizes", NETWORKS)
+def test_float32_rows_of_networks_on_the_gpu(sizes: tuple[int, int, int, int], signed: bool) -> None:
+    check(*sizes, FP32, FP32, signed=signed)
 
 
 @pytest.mark.parametrize("block_size", cuda.BLOCK_SIZES)
@@ -96,14 +114,15 @@ def test_without_signs_kernels_have_no_code_for_them(block_size: int) -> None:
         assert cuda.sign_macros(None, flipped) == {"SIGN_TYPE": 0, "FLIP_IN": 0, "FLIP_OUT": 0}
 
 
-def test_tiles_fit_the_memory_and_divide_the_work() -> None:
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_tiles_fit_the_memory_and_divide_the_work(dtype: torch.dtype) -> None:
     for k, p, q, rows in product(cuda.BLOCK_SIZES, (1, 5, 12, 48, 256), (1, 3, 16, 64, 100), (1, 2112, 4096, 20000)):
-        problem = FusedRows(k, q, p, BF16)
+        problem = FusedRows(k, q, p, dtype)
         tile = cuda.row_tile(problem, rows)
         if tile is None:
             assert q * k > 4096  # wider rows are refused
             continue
-        assert problem.row_bytes(tile) <= SHARED_MEMORY
+        assert problem.fits(tile)
         assert tile.chunk % 8 == 0
         assert not tile.staged or 16 % tile.num_warps == 0  # each warp copies as many rows
         if tile.shared_spectra:
@@ -112,6 +131,7 @@ def test_tiles_fit_the_memory_and_divide_the_work() -> None:
         weight_tile = cuda.weight_tile(problem)
         assert problem.weight_bytes(weight_tile) <= SHARED_MEMORY
         assert problem.slots % weight_tile.num_warps == 0
+        assert tile.num_warps * tile.blocks_per_sm >= 8
         assert weight_tile.in_tiles * -(-q // (4 * weight_tile.in_tiles)) < -(-q // 4) + weight_tile.in_tiles
 
 

@@ -10,6 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import lamina
 from lamina.accelerate.methods.circulant import candidates as cell
 from lamina.accelerate.methods.circulant import functional
 from lamina.accelerate.methods.circulant.fused_rows import cuda, ops
@@ -18,6 +19,7 @@ from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCi
 from lamina.accelerate.runtime import launch_cache
 from lamina.accelerate.select import observe
 from lamina.errors import LaminaError, MissingError, UnsupportedError
+from lamina.run import precision_mode
 from lamina.testing.cuda_on_cpu import KernelOnCpu
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -47,11 +49,12 @@ def step(layer: nn.Module, impl: str, x: Tensor, gy: Tensor, dtype: torch.dtype 
 
 
 def assert_close(ours: list[Tensor], layer: nn.Module, x: Tensor, gy: Tensor, dtype: torch.dtype) -> None:
-    """Every result, as norms, within the rounding of a few 16-bit operands."""
+    """Every result, as norms, within the rounding of a few operands in 16 bits, or in TF32 of float32."""
     exact = step(layer.double(), "reference", x.double(), gy.double())
+    eps = 2**-10 if dtype == FP32 else torch.finfo(dtype).eps
     for a, b in zip(ours, exact, strict=True):
         assert a.shape == b.shape
-        assert (a.double() - b).norm() <= 3 * torch.finfo(dtype).eps * b.norm()  # also of what is not a number
+        assert (a.double() - b).norm() <= 3 * eps * b.norm()  # also of what is not a number
 
 
 @pytest.mark.parametrize(("dtype", "signs"), [(BF16, False), (BF16, True), (FP16, True)])
@@ -64,6 +67,31 @@ def test_a_step_under_autocast_on_the_cpu(
     assert [one.dtype for one in ours] == [dtype, FP32, FP32, FP32]
     assert layer.executed("forward") == ("circulant[block_size=32,impl=fused_rows]", "requested")
     assert_close(ours, layer, x, gy, dtype)
+
+
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    """Float32 is multiplied as TF32."""
+    with precision_mode("tf32", autotune=False):
+        yield
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_step_in_tf32_on_the_cpu(emulated: None, tf32: None, poisoned_empty: None, signs: bool) -> None:
+    layer = BlockCirculantLinear(96, 64, 32, signs=signs)
+    x, gy = torch.randn(7, 3, 96).transpose(0, 1), torch.randn(3, 7, 64)
+    for _ in range(3):  # as it is, recorded, and replayed
+        ours = step(layer, "fused_rows", x, gy)
+    assert [one.dtype for one in ours] == [FP32] * 4
+    assert_close(ours, layer, x, gy, FP32)
+
+
+def test_without_tf32_float32_is_refused_after_it_was_computed(emulated: None) -> None:
+    layer, x = BlockCirculantLinear(32, 32, 16, impl="fused_rows"), torch.randn(6, 32)
+    with precision_mode("tf32", autotune=False):
+        layer(x)
+    with pytest.raises(UnsupportedError, match="float32 with TF32 allowed, got float32 without TF32"):
+        layer(x)
 
 
 @pytest.mark.parametrize("signs", [False, True])
@@ -81,10 +109,13 @@ def test_a_pointwise_convolution_in_channels_last_on_the_cpu(emulated: None, sig
         other(x.to(BF16))
 
 
+@pytest.mark.parametrize("dtype", [BF16, FP32])
 @pytest.mark.parametrize("signed", [False, True])
-def test_only_requested_gradients_are_computed_and_they_are_differentiable(emulated: None, signed: bool) -> None:
-    x, w = torch.randn(6, 32).to(BF16), torch.randn(2, 2, 16).to(BF16).requires_grad_()
-    signs = torch.randn(16).sign().to(BF16) if signed else None
+def test_only_requested_gradients_are_computed_and_they_are_differentiable(
+    emulated: None, tf32: None, signed: bool, dtype: torch.dtype
+) -> None:
+    x, w = torch.randn(6, 32).to(dtype), torch.randn(2, 2, 16).to(dtype).requires_grad_()
+    signs = torch.randn(16).sign().to(dtype) if signed else None
     y = functional.linear(x, w, out_features=32, signs=signs, impl="fused_rows")
     (dw,) = torch.autograd.grad(y.float().square().sum(), w)
     assert dw.shape == w.shape
@@ -147,12 +178,13 @@ def test_a_kernel_that_forgets_the_signs_is_not_selected(emulated: None, monkeyp
 
 
 @pytest.mark.usefixtures("emulated")
-def test_operators_obey_the_rules_of_the_library() -> None:
-    check_operators("cpu")
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_operators_obey_the_rules_of_the_library(dtype: torch.dtype, tf32: None) -> None:
+    check_operators("cpu", dtype)
 
 
-def check_operators(device: str, rows: int = 5) -> None:
-    x, w = torch.randn(rows, 64, device=device).to(BF16), torch.randn(2, 4, 16, device=device)
+def check_operators(device: str, dtype: torch.dtype, rows: int = 5) -> None:
+    x, w = torch.randn(rows, 64, device=device).to(dtype), torch.randn(2, 4, 16, device=device)
     bias, signs = torch.randn(32, device=device), torch.randn(16, device=device).sign()
     for each, s, b in ((x, None, bias), (x[:, None], None, None), (x, signs, None), (x[:, None], signs, bias)):
         leaf, weight, b = (None if one is None else one.clone().requires_grad_() for one in (each, w, b))
@@ -223,6 +255,9 @@ def test_it_is_offered_to_a_selection_where_there_are_many_rows(
     call = observe(nn.Sequential(layer.to(dtype)), ["0"], torch.zeros(shape, dtype=dtype))["0"]
     monkeypatch.setattr(cell, "has_kernels", lambda x: True)
     assert ("impl=fused_rows" in cell.candidates(layer, call, None)) == offered  # type: ignore[arg-type]
+    with precision_mode("tf32", autotune=False):
+        in_tf32 = "impl=fused_rows" in cell.candidates(layer, call, None)  # type: ignore[arg-type]
+    assert in_tf32 == (offered or dtype == FP32)
     monkeypatch.setattr(cell, "has_kernels", lambda x: False)
     assert "impl=fused_rows" not in cell.candidates(layer, call, None)  # type: ignore[arg-type]
 
@@ -235,13 +270,15 @@ def test_a_state_dict_does_not_depend_on_the_implementation() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [BF16, FP16])
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
 @pytest.mark.parametrize("signs", [False, True])
 @pytest.mark.parametrize("mode", ["plain", "autocast", "strided", "compiled", "graph"])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_step_on_the_gpu(
-    sizes: tuple[int, int, int, int], mode: str, signs: bool, dtype: torch.dtype, poisoned_empty: None
+    sizes: tuple[int, int, int, int], mode: str, signs: bool, dtype: torch.dtype, tf32: None, poisoned_empty: None
 ) -> None:
+    if mode == "autocast" and dtype == FP32:
+        pytest.skip("autocast is to 16 bits")
     k, p, q, rows = sizes
     layer = BlockCirculantLinear(q * k, p * k, k, signs=signs, device="cuda")
     x, gy = torch.randn(rows, q * k, device="cuda").to(dtype), torch.randn(rows, p * k, device="cuda").to(dtype)
@@ -274,5 +311,18 @@ def test_a_step_on_the_gpu(
 
 
 @pytest.mark.gpu
-def test_operators_obey_the_rules_of_the_library_on_the_gpu() -> None:
-    check_operators("cuda", 1001)
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_operators_obey_the_rules_of_the_library_on_the_gpu(dtype: torch.dtype, tf32: None) -> None:
+    check_operators("cuda", dtype, 1001)
+
+
+@pytest.mark.gpu
+def test_a_selection_in_tf32_tries_it_on_the_gpu() -> None:
+    x = torch.randn(6304, 768, device="cuda")
+    for precision, tried in (("tf32", True), ("fp32", False)):
+        model = nn.Sequential(nn.Linear(768, 3072)).cuda()
+        with precision_mode(precision, autotune=False):
+            _, record = lamina.convert(model, lamina.Circulant(64), example=x, select="measure", mode="graph")
+        (selection,) = [layer.selection for layer in record.layers]
+        assert selection is not None
+        assert any("fused_rows" in impl for impl in selection.times_us) == tried

@@ -3,6 +3,8 @@
 One kernel transforms rows, multiplies spectra and transforms back; with transposed weights it is the input gradient.
 Another transforms rows and output gradients and sums the spectra of the weight gradient. Neither writes the spectrum of
 a row to memory. Only the spectra of weights, which are `block_size` times smaller than the matrix, are written.
+
+Float32 rows are float16 inside, with the precision of TF32, each under its own power of two.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from math import prod
 from typing import Any
 
 import torch
@@ -25,7 +28,10 @@ from lamina.errors import LaminaError, MissingError, UnsupportedError, UsageErro
 BLOCK_SIZES = (16, 32, 64, 128)
 """Block sizes whose halves are tiles of tensor cores."""
 
-DTYPES = (torch.bfloat16, torch.float16)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+MAX_AMAX_PARTIALS = 128
+"""Thread blocks that compute the amax of float32 weights."""
 
 FOLDER = files(__package__)
 
@@ -86,20 +92,28 @@ class FusedRows:
         """Shared memory of the basis for one direction."""
         return 2 * self.slots * self.slots * 2
 
+    @property
+    def scaled(self) -> bool:
+        """Whether rows are float32, and float16 under scales inside."""
+        return self.dtype == torch.float32
+
     def row_bytes(self, tile: RowTile) -> int:
         """Shared memory of a thread block of `fused_rows`."""
-        spectra = self.slots * (-(-self.in_blocks // 4) * 16 + 1)
+        in_quads = -(-self.in_blocks // 4)
+        spectra = self.slots * (in_quads * 16 + 1)
         products = tile.chunk * (4 * self.slots + 1)
-        staged = 2 * (tile.chunk * self.block_size + 32) if tile.staged else 0
+        staged = self.dtype.itemsize * (tile.chunk * self.block_size + 32) if tile.staged else 0
         outputs = products + staged
         units = max(spectra, outputs) if tile.shared_spectra else spectra + outputs
+        units += 4 * (1 + in_quads * 4 // tile.item_blocks) if self.scaled else 0  # exponents of rows and of items
         return (2 if tile.shared_spectra else 1) * self.table_bytes + 16 * units
 
     def weight_bytes(self, tile: WeightTile) -> int:
-        """Shared memory of a thread block of the weight gradient: spectra twice, and the next rows."""
+        """Shared memory of a thread block of the weight gradient: spectra, if not scaled twice, and the next rows."""
         quads = 2 * tile.out_tiles + tile.in_tiles
-        spectra, fetched = self.slots * (quads * 16 + 1), quads * 16 * self.slots
-        return self.table_bytes + 16 * (2 * spectra + fetched)
+        spectra, fetched = self.slots * (quads * 16 + 1), quads * 8 * self.slots * self.dtype.itemsize
+        exponents = 16 if self.scaled else 0
+        return self.table_bytes + 16 * ((1 if self.scaled else 2) * spectra + fetched + exponents)
 
     def weight_tiles(self, tile: WeightTile) -> int:
         """Thread blocks that share the blocks of weights of a range of rows."""
@@ -108,8 +122,8 @@ class FusedRows:
     def macros(self, num_warps: int, item_blocks: int = 4) -> dict[str, int]:
         """Macros that all sources share."""
         return {
-            "TYPE": DTYPE_CODES[self.dtype], "BLOCK_SIZE": self.block_size, "WARPS": num_warps,
-            "ITEM_BLOCKS": item_blocks,
+            "TYPE": DTYPE_CODES[torch.float16 if self.scaled else self.dtype], "SCALED": int(self.scaled),
+            "BLOCK_SIZE": self.block_size, "WARPS": num_warps, "ITEM_BLOCKS": item_blocks,
             "IN_BLOCKS": self.in_blocks, "OUT_BLOCKS": self.out_blocks,
         }  # fmt: skip
 
@@ -145,6 +159,8 @@ def row_tile(problem: FusedRows, rows: int) -> RowTile | None:
     Outputs of narrow rows leave in the background. Two thread blocks of 8 warps on a multiprocessor are faster where
     all run at once, three of 4 warps where they do not.
     """
+    if problem.scaled:
+        return _scaled_row_tile(problem, rows)
     k, thread_blocks = problem.block_size, -(-rows // 16)
     chunk = max(8, 1024 // k)
     if k == 128:  # 16 rows of 4 blocks do not fit the registers, nor staged outputs the shared memory
@@ -169,6 +185,28 @@ def fits_some_tile(block_size: int, in_blocks: int, out_blocks: int, dtype: torc
     return row_tile(FusedRows(block_size, in_blocks, out_blocks, dtype), 1) is not None
 
 
+def _scaled_row_tile(problem: FusedRows, rows: int) -> RowTile | None:
+    """The tile of `fused_rows` for float32 rows, by registers and bytes; not yet measured.
+
+    Two blocks of 16 rows fill the registers of four in 16 bits. Staged outputs would take the shared memory of a second
+    thread block. Wide rows have 16 warps in place of 8 that read ahead: as many bytes are on their way.
+    """
+    k, thread_blocks = problem.block_size, -(-rows // 16)
+    chunk = max(8, 1024 // k)
+    if k == 128:
+        candidates = [RowTile(4, chunk, 2, item_blocks=2), RowTile(8, chunk, 1, item_blocks=2, prefetch=True)]
+    else:
+        whole = -(-problem.out_blocks // 8) * 8
+        splits = min(2, -(-problem.out_blocks // chunk)) if thread_blocks <= MULTIPROCESSORS else 1
+        candidates = [RowTile(8, chunk, 2, splits, item_blocks=2)]
+        if thread_blocks > 2 * MULTIPROCESSORS:
+            candidates.insert(0, RowTile(4, max(8, chunk // 2), 3, item_blocks=2, prefetch=True))
+        if k == 32 and whole // 8 * (problem.slots // 8) <= 8:
+            candidates.append(RowTile(8, whole, 2, item_blocks=2, shared_spectra=True))
+        candidates.append(RowTile(16, chunk, 1, item_blocks=2, prefetch=True))
+    return next((tile for tile in candidates if problem.fits(tile)), None)
+
+
 def weight_tile(problem: FusedRows) -> WeightTile:
     """The tile of the weight gradient, as measured on an H200; output blocks of ``problem`` are of the wider rows.
 
@@ -177,6 +215,9 @@ def weight_tile(problem: FusedRows) -> WeightTile:
     k, in_quads = problem.block_size, -(-problem.in_blocks // 4)
     out_tiles, most = (1, 2) if k == 128 else (min(2, -(-problem.out_blocks // 8)), 4)
     in_tiles = -(-in_quads // -(-in_quads // most))
+    if problem.scaled:  # 16 warps where the registers of a thread hold its sums beside folded rows; not yet measured
+        fit = k in (32, 64) and problem.slots // 16 * out_tiles * in_tiles * 4 < 64
+        return WeightTile(16 if fit else 8, out_tiles, in_tiles, item_blocks=2)
     if 2 * out_tiles + in_tiles == 8:
         return WeightTile(8, out_tiles, in_tiles)
     return WeightTile(16 if k in (32, 64) else 8, out_tiles, in_tiles, item_blocks=2)
@@ -184,7 +225,7 @@ def weight_tile(problem: FusedRows) -> WeightTile:
 
 def source(name: str) -> str:
     """The CUDA source of a kernel."""
-    return with_common_header(FOLDER / "transforms.cu", FOLDER / f"{name}.cu")
+    return with_common_header(*(FOLDER / f"{each}.cu" for each in ("transforms", "scaling", name)))
 
 
 @lru_cache(maxsize=1024)
@@ -217,7 +258,8 @@ def tables(block_size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     Kernels may read it before the preceding kernel has finished, so it is made on the host.
     """
     k, slots = block_size, slot_count(block_size)
-    vector = min(slots // 4, 8)
+    vector = min(slots // 4, 16 // dtype.itemsize)
+    dtype = torch.float16 if dtype == torch.float32 else dtype
     columns, fragment = slots // 8, max(1, slots // 8)
     lane, n, word = torch.arange(32), torch.arange(columns), torch.arange(fragment)
     pair = torch.arange(2)
@@ -265,21 +307,31 @@ def inverse_eigenbasis(block_size: int, device: torch.device) -> Tensor:
     return basis(block_size, eigenvalues=True, dtype=torch.float32).view(2, -1, block_size).contiguous().to(device)
 
 
-def spectra_like(weight: Tensor, outputs: int, inputs: int) -> Tensor:
-    """Uninitialized spectra of weights from ``inputs`` to ``outputs`` blocks, as operands of tensor cores."""
+def spectra_like(weight: Tensor, outputs: int, inputs: int, dtype: torch.dtype) -> Tensor:
+    """Uninitialized spectra of weights from ``inputs`` to ``outputs`` blocks, as operands of tensor cores.
+
+    For float32 rows, a vector that ends with a unit for the exponent of the weights.
+    """
     shape = -(-outputs // 8), slot_count(weight.shape[-1]) // 8, -(-inputs // 4), 2, 32, 4
-    return weight.new_empty(shape, dtype=torch.int32)
+    return weight.new_empty((prod(shape) + 4,) if dtype == torch.float32 else shape, dtype=torch.int32)
 
 
 def weight_spectra(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Spectra of ``weight (p, q, k)`` as operands of tensor cores: for the product, and for the input gradient."""
     p, q, k = weight.shape
     slots = slot_count(k)
-    forward, backward = spectra_like(weight, p, q), spectra_like(weight, q, p)
+    forward, backward = spectra_like(weight, p, q, dtype), spectra_like(weight, q, p, dtype)
     warps = 1 if kernel_class is not Kernel else 4
-    macros = FusedRows(k, q, p, dtype).macros(warps) | {"WEIGHT_TYPE": DTYPE_CODES[weight.dtype]}
+    problem = FusedRows(k, q, p, dtype)
+    macros = problem.macros(warps) | {"WEIGHT_TYPE": DTYPE_CODES[weight.dtype]}
+    operands: list[Tensor | int] = [weight, eigenbasis(k, weight.device), forward, backward]
+    if problem.scaled:
+        partials = min(MAX_AMAX_PARTIALS, -(-weight.numel() // 512))
+        operands += [weight.new_empty(partials, dtype=torch.float32), partials]
+        of_any = macros | FusedRows(BLOCK_SIZES[0], 1, 1, dtype).macros(warps)  # one binary for all layers
+        _launch("weight_amax", "weight_amax", of_any, (partials,), [weight, operands[-2], weight.numel()])
     grid = -(-p // 8), 2 * -(-q // 8), slots // 4
-    _launch("weight_spectra", "weight_spectra", macros, grid, [weight, eigenbasis(k, weight.device), forward, backward])
+    _launch("weight_spectra", "weight_spectra", macros, grid, operands)
     return forward, backward
 
 

@@ -1,7 +1,8 @@
 """Linear maps of many rows by the fused kernels, forward and backward, as two PyTorch operators.
 
-Rows are in the 16-bit dtype of the product; weights may be the float32 masters of autocast, whose gradient is then
-float32. ``signs (k)``, each 1 or -1, multiply the elements of each block of ``x``, in the kernels as they read rows.
+Rows are in the dtype of the product: 16-bit, or float32 where TF32 is allowed. Weights may be the float32 masters of
+autocast, whose gradient is then float32. ``signs (k)``, each 1 or -1, multiply the elements of each block of ``x``, in
+the kernels as they read rows.
 Saved for the backward pass are the rows, the weights, and the spectra of the weights for the input gradient.
 Double backward uses the differentiable operators of `ops` and `spectral.ops`.
 """
@@ -20,7 +21,7 @@ from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import transformed
 from lamina.accelerate.methods.circulant.basis import slot_count
 from lamina.accelerate.methods.circulant.fused_rows import cuda
-from lamina.accelerate.methods.circulant.ops import spectral_matmul_backward, spectral_matmul_flops
+from lamina.accelerate.methods.circulant.ops import spectral_matmul_backward, spectral_matmul_flops, tf32
 from lamina.accelerate.methods.circulant.spectral.ops import dft, dft_pair, idft_pair, transform_flops
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch_cache import cached_launches
@@ -64,9 +65,12 @@ def check(rows: int, x: Tensor, dtype: torch.dtype, in_features: int, out_featur
             raise UnsupportedError(
                 f"fused_rows: expected a GPU of compute capability {CAPABILITY}.x, got {major or 'none'}; {_ELSE}"
             )
-    if dtype not in cuda.DTYPES:
+    if dtype not in cuda.DTYPES or (dtype == torch.float32 and not tf32()):
         name = str(dtype).removeprefix("torch.")
-        raise UnsupportedError(f"fused_rows: expected bfloat16 or float16, also by autocast, got {name}; {_ELSE}")
+        raise UnsupportedError(
+            "fused_rows: expected bfloat16 or float16, also by autocast, or float32 with TF32 allowed, got "
+            f"{name}{' without TF32' if dtype == torch.float32 else ''}; {_ELSE}"
+        )
     if block_size not in cuda.BLOCK_SIZES:
         raise UnsupportedError(f"fused_rows: expected a block size of 16, 32, 64 or 128, got {block_size}; {_ELSE}")
     if in_features % block_size or out_features % block_size:
@@ -144,7 +148,7 @@ def _gradients_like(
 @linear.register_fake
 def _(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     p, q, k = weight.shape
-    return x.new_empty(*x.shape[:-1], p * k), cuda.spectra_like(weight, q, p)
+    return x.new_empty(*x.shape[:-1], p * k), cuda.spectra_like(weight, q, p, x.dtype)
 
 
 @linear_backward.register_fake

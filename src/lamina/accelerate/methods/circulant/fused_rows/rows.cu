@@ -10,6 +10,9 @@
 //
 // Random sign flips of a layer act on its inputs as they are read, so on the outputs of the input gradient.
 //
+// SCALED rows have one scale each, and weights have one, whose exponent follows them; outputs are multiplied by the
+// inverse scales. Products of spectra are stored divided by 2^HEADROOM, which bounds the largest possible sum.
+//
 // Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; FLIP_IN and FLIP_OUT, whether rows of that many blocks are
 // multiplied by `signs`, whose dtype is SIGN_TYPE; CHUNK, output blocks between two barriers, a multiple of
 // 8; BIAS, whether there is one; SHARED_SPECTRA, whether spectra of outputs take the place of those of inputs: there is
@@ -30,6 +33,14 @@ constexpr int OUT_GROUPS = (OUT_BLOCKS + 7) / 8;
 constexpr int CHUNK_GROUPS = CHUNK / 8;
 constexpr int PRODUCTS = CHUNK_GROUPS * EIGHTS;  // of a chunk, to be divided among warps
 constexpr int STAGE_STRIDE = CHUNK * K + 32;     // elements between staged rows, against bank conflicts
+constexpr int HEADROOM = 15 + 1 + FloorLog2<2 * IN_BLOCKS - 1>::value;
+constexpr int EXPONENT_WORDS = SCALED ? ROWS + IN_ITEMS * ROWS : 0;  // of rows, and of the rows of each item
+
+#if SCALED
+typedef FloatRows Held;
+#else
+typedef Rows Held;
+#endif
 
 // Eight slots of 16 rows times the weights of 8 output blocks: real and imaginary parts.
 struct Sums {
@@ -89,6 +100,9 @@ __device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const
   }
 }
 
+// A sum of products as it is stored.
+__device__ __forceinline__ float fitted(float sum) { return SCALED ? sum * power_of_two(-HEADROOM) : sum; }
+
 // Stores sums as spectra of outputs: planes of real and of imaginary parts, in units of 8 slots of one row and block.
 __device__ __forceinline__ void store(word4* products, const Sums& sums, int group, int eight) {
   const int lane = threadIdx.x % 32;
@@ -98,8 +112,8 @@ __device__ __forceinline__ void store(word4* products, const Sums& sums, int gro
     word4 real, imaginary;
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      real.at[s] = pack2(sums.real[2 * s][i], sums.real[2 * s + 1][i]);
-      imaginary.at[s] = pack2(sums.imaginary[2 * s][i], sums.imaginary[2 * s + 1][i]);
+      real.at[s] = pack2(fitted(sums.real[2 * s][i]), fitted(sums.real[2 * s + 1][i]));
+      imaginary.at[s] = pack2(fitted(sums.imaginary[2 * s][i]), fitted(sums.imaginary[2 * s + 1][i]));
     }
     to[i % 2 * OUT_STRIDE + i / 2 * 8] = real;
     to[i % 2 * OUT_STRIDE + i / 2 * 8 + PLANE] = imaginary;
@@ -117,9 +131,10 @@ __device__ __forceinline__ void write_vector(element* to, const word* from) {
 }
 
 // Transforms 16 rows of one output block back, from spectra at `from`, and writes the first `rows` of them, `to_stride`
-// elements apart.
-__device__ __forceinline__ void write_block(element* to, size_t to_stride, int rows, const word4* from,
-                                            const float* bias, word signs, const word (&even)[COLUMN_TILES][FRAGMENT],
+// elements apart. SCALED outputs are multiplied by `scales` of this thread's two rows.
+__device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int rows, const word4* from,
+                                            const float* bias, word signs, const Power (&scales)[2],
+                                            const word (&even)[COLUMN_TILES][FRAGMENT],
                                             const word (&odd)[COLUMN_TILES][FRAGMENT]) {
   const int lane = threadIdx.x % 32;
   from += lane % 16;
@@ -150,6 +165,20 @@ __device__ __forceinline__ void write_block(element* to, size_t to_stride, int r
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = lane / 4 + 8 * r;
+#if SCALED
+      float low[VECTOR], high[VECTOR];
+#pragma unroll
+      for (int i = 0; i < VECTOR; ++i) {
+        const int at = c * VECTOR + i, opposite = VECTOR - 1 - i;
+        const float even_part = sums[at / 2][2 * r + i % 2] * scales[r].inner;
+        const float odd_part = differences[at / 2][2 * r + i % 2];
+        float a = __fmaf_rn(odd_part, scales[r].inner, even_part), b = __fmaf_rn(-odd_part, scales[r].inner, even_part);
+        a *= scales[r].outer, b *= scales[r].outer;
+        if constexpr (BIAS) a += bias[first + i], b += bias[mirrored + opposite];
+        low[i] = FLIP_OUT ? flipped_element(a, signs, at) : a;
+        high[opposite] = FLIP_OUT ? flipped_element(b, signs, 2 * HALF_WORDS + c * VECTOR + opposite) : b;
+      }
+#else
       word low[VECTOR / 2], high[VECTOR / 2];
 #pragma unroll
       for (int i = 0; i < VECTOR / 2; ++i) {
@@ -171,6 +200,7 @@ __device__ __forceinline__ void write_block(element* to, size_t to_stride, int r
           high[i] = flipped(high[i], signs, HALF_WORDS + c * VECTOR / 2 + i);
         }
       }
+#endif
       if (row >= rows) continue;
       write_vector(to + row * to_stride + first, low);
       write_vector(to + row * to_stride + mirrored, high);
@@ -178,38 +208,94 @@ __device__ __forceinline__ void write_block(element* to, size_t to_stride, int r
   }
 }
 
+#if SCALED
+
+// Brings the spectra of each item from its own scale to that of its rows.
+__device__ __forceinline__ void align(word4* spectra, const int* row_exponents, const int* item_exponents) {
+  const int lane = threadIdx.x % 32, row = lane % 16;
+  for (int quad = threadIdx.x / 32; quad < IN_QUADS; quad += WARPS) {
+    word factors[PARTS];
+    bool needed = false;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+      const int exponent = item_exponents[(quad * PARTS + part) * ROWS + row];
+      const int steps = exponent == NO_EXPONENT ? 0 : row_exponents[row] - exponent;
+      factors[part] = shift_down(steps);
+      needed |= steps > 0;
+    }
+    if (!bits_of_lanes(needed)) continue;
+    word4* units = spectra + quad * ROWS + row;
+#pragma unroll 4
+    for (int slot = lane / 16; slot < SLOTS; slot += 2) {
+      word4 unit = units[slot * IN_STRIDE];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) unit.at[i] = multiply2(unit.at[i], factors[i / ITEM_BLOCKS]);
+      units[slot * IN_STRIDE] = unit;
+    }
+  }
+}
+
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    fused_rows(const element* __restrict__ x, const word4* __restrict__ weights, const word* __restrict__ tables,
-               const float* __restrict__ bias, element* __restrict__ y, int rows, int chunks_per_block,
+    fused_rows(const value_t* __restrict__ x, const word4* __restrict__ weights, const word* __restrict__ tables,
+               const float* __restrict__ bias, value_t* __restrict__ y, int rows, int chunks_per_block,
                const sign_t* __restrict__ signs) {
   extern __shared__ float4 shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = blockIdx.x * ROWS;
   word* inverse = reinterpret_cast<word*>(shared);
-  word4* spectra = reinterpret_cast<word4*>(inverse + (SHARED_SPECTRA ? 2 : 1) * TABLE_WORDS);
+  int* row_exponents = reinterpret_cast<int*>(inverse + (SHARED_SPECTRA ? 2 : 1) * TABLE_WORDS);
+  int* item_exponents = row_exponents + ROWS;
+  word4* spectra = reinterpret_cast<word4*>(row_exponents + EXPONENT_WORDS);
   word4* products = SHARED_SPECTRA ? spectra : spectra + SLOTS * IN_STRIDE;
   word* basis = SHARED_SPECTRA ? inverse + TABLE_WORDS : reinterpret_cast<word*>(products);  // until there are products
-  element* stage = reinterpret_cast<element*>(products + CHUNK * OUT_STRIDE);
-  auto read = [&](Rows& to, int item) {
+  value_t* stage = reinterpret_cast<value_t*>(products + CHUNK * OUT_STRIDE);
+  auto read = [&](Held& to, int item) {
     read_rows(to, x, row0, rows, IN_BLOCKS * K, item * ITEM_BLOCKS, IN_BLOCKS);
   };
   copy_table(basis, tables, TABLE_WORDS);
   copy_table(inverse, tables + TABLE_WORDS, TABLE_WORDS);
+  if (SCALED && threadIdx.x < ROWS) row_exponents[threadIdx.x] = NO_EXPONENT;
   griddepcontrol_wait();
   launch_dependents();
-  Rows held;
+  Held held;
   if (warp < IN_ITEMS) read(held, warp);
   const word bits = FLIP_IN || FLIP_OUT ? sign_bits<SIGN_TYPE>(signs) : 0;  // while the first rows arrive
   __syncthreads();
   for (int item = warp; item < IN_ITEMS; item += WARPS) {
     if (!ROWS_AHEAD && item >= WARPS) read(held, item);
-    Rows next;
+    Held next;
     if (ROWS_AHEAD && item + WARPS < IN_ITEMS) read(next, item + WARPS);
+#if SCALED
+    int exponents[2];
+    find_exponents(exponents, held);
+    if (lane % 4 < 2) {
+      const int row = lane / 4 + lane % 4 * 8, exponent = lane % 4 ? exponents[1] : exponents[0];
+      item_exponents[item * ROWS + row] = exponent;
+      atomicMax(row_exponents + row, exponent);
+    }
+    Rows folded;
+    fold_scaled<FLIP_IN>(folded, exponents, bits, held);
+    transform(spectra + item / PARTS * ROWS, item % PARTS, IN_STRIDE, folded, basis);
+#else
     if constexpr (FLIP_IN) flip(held, bits);
     fold(held);
     transform(spectra + item / PARTS * ROWS, item % PARTS, IN_STRIDE, held, basis);
+#endif
     if (ROWS_AHEAD) held = next;
   }
   __syncthreads();
+  Power scales[2];  // of outputs
+#if SCALED
+  align(spectra, row_exponents, item_exponents);
+  const int weight_exponent = int(weights[OUT_GROUPS * EIGHTS * IN_QUADS * 64].at[0]);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int exponent = max(LEAST_EXPONENT, row_exponents[lane / 4 + 8 * r]);
+    scales[r] = power(exponent - TARGET + weight_exponent - WEIGHT_TARGET + HEADROOM);
+  }
+  __syncthreads();
+#endif
 
   const int first_group = blockIdx.y * chunks_per_block * CHUNK_GROUPS;
   for (int chunk = 0; chunk < chunks_per_block; ++chunk) {
@@ -241,10 +327,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         read_basis(even[n], inverse, n, 0);
         read_basis(odd[n], inverse, n, 1);
       }
-      element* to = STAGED ? stage : y + (size_t)row0 * (OUT_BLOCKS * K) + group0 * 8 * K;
+      value_t* to = STAGED ? stage : y + (size_t)row0 * (OUT_BLOCKS * K) + group0 * 8 * K;
       for (int block = warp; block < blocks; block += WARPS)
         write_block(to + block * K, STAGED ? STAGE_STRIDE : OUT_BLOCKS * K, STAGED ? ROWS : rows - row0,
-                    products + block * OUT_STRIDE, bias + (group0 * 8 + block) * K, bits, even, odd);
+                    products + block * OUT_STRIDE, bias + (group0 * 8 + block) * K, bits, scales, even, odd);
     }
     if (STAGED) fence_bulk();
     __syncthreads();
@@ -252,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       const int row = WARPS == 1 ? lane : lane < ROWS / WARPS ? warp * (ROWS / WARPS) + lane : ROWS;
       if (row < ROWS && row0 + row < rows) {
         bulk_store(y + (size_t)(row0 + row) * (OUT_BLOCKS * K) + group0 * 8 * K, stage + row * STAGE_STRIDE,
-                   blocks * K * 2);
+                   blocks * K * sizeof(value_t));
         bulk_commit();
       }
     }

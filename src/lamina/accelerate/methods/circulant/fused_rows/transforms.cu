@@ -8,11 +8,13 @@
 // A spectrum of 16 rows and 4 blocks is stored in units of 16 bytes: the real and imaginary parts of one slot and row
 // of 4 neighbouring blocks. Units of neighbouring rows are adjacent, as ldmatrix reads them.
 //
-// Macros: TYPE, bfloat16 (1) or float16 (2); BLOCK_SIZE; WARPS of a thread block; ITEM_BLOCKS, blocks that a warp transforms
-// at a time, 4 or, with half the registers but slower stores, 2.
+// Macros: TYPE, bfloat16 (1) or float16 (2); SCALED, whether rows in memory are float32, see scaling.cu; BLOCK_SIZE;
+// WARPS of a thread block; ITEM_BLOCKS, blocks that a warp transforms at a time, 4 or, with half the registers but slower
+// stores, 2.
 
-typedef Element<TYPE>::type element;  // its 16 bits
-typedef unsigned int word;            // two elements
+typedef Element<TYPE>::type element;               // its 16 bits
+typedef Element<SCALED ? 0 : TYPE>::type value_t;  // of rows in memory
+typedef unsigned int word;                         // two elements
 struct alignas(8) word2 {
   word at[2];
 };
@@ -22,13 +24,14 @@ struct alignas(16) word4 {
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int K = BLOCK_SIZE, SLOTS = K / 2;
-constexpr int VECTOR = SLOTS / 4 < 8 ? SLOTS / 4 : 8;     // neighbouring elements that a thread holds
-constexpr int CHUNKS = SLOTS / (4 * VECTOR);              // such vectors of half a block
-constexpr int HALF_WORDS = SLOTS / 8;                     // words of half a block that a thread holds
-constexpr int STEPS = SLOTS < 16 ? 1 : SLOTS / 16;        // MMA steps over half a block
-constexpr int STEP_WORDS = SLOTS < 16 ? 1 : 2;            // words of a step in a thread's B operand, half of those of A
-constexpr int COLUMN_TILES = SLOTS / 8;                   // MMA tiles of 8 columns of half a block
-constexpr int FRAGMENT = STEPS * STEP_WORDS;              // words of a thread for a tile of columns
+constexpr int WIDEST = 16 / sizeof(value_t);                     // elements that one instruction reads
+constexpr int VECTOR = SLOTS / 4 < WIDEST ? SLOTS / 4 : WIDEST;  // neighbouring elements that a thread holds
+constexpr int CHUNKS = SLOTS / (4 * VECTOR);                     // such vectors of half a block
+constexpr int HALF_WORDS = SLOTS / 8;               // words of half a block that a thread holds
+constexpr int STEPS = SLOTS < 16 ? 1 : SLOTS / 16;  // MMA steps over half a block
+constexpr int STEP_WORDS = SLOTS < 16 ? 1 : 2;      // words of a step in a thread's B operand, half of those of A
+constexpr int COLUMN_TILES = SLOTS / 8;             // MMA tiles of 8 columns of half a block
+constexpr int FRAGMENT = STEPS * STEP_WORDS;        // words of a thread for a tile of columns
 constexpr int PIECE = FRAGMENT < 4 ? FRAGMENT : 4;
 constexpr int TABLE_WORDS = COLUMN_TILES * 2 * FRAGMENT * 32;  // of a basis, for one direction
 
@@ -91,6 +94,11 @@ __device__ __forceinline__ word subtract2(word a, word b) {
   word difference;
   asm("fma.rn." LAMINA_TYPE "x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(b), "r"(LAMINA_MINUS_ONES), "r"(a));
   return difference;
+}
+__device__ __forceinline__ word multiply2(word a, word b) {
+  word product;
+  asm("mul.rn." LAMINA_TYPE "x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
 }
 // Lets the next kernel's thread blocks start where there is room; they wait for the end of this one.
 __device__ __forceinline__ void launch_dependents() {
@@ -166,6 +174,7 @@ inline float first_of(word pair) { return to_float<TYPE>(element(pair)); }
 inline float second_of(word pair) { return to_float<TYPE>(element(pair >> 16)); }
 inline word add2(word a, word b) { return pack2(first_of(a) + first_of(b), second_of(a) + second_of(b)); }
 inline word subtract2(word a, word b) { return pack2(first_of(a) - first_of(b), second_of(a) - second_of(b)); }
+inline word multiply2(word a, word b) { return pack2(first_of(a) * first_of(b), second_of(a) * second_of(b)); }
 inline void launch_dependents() {}
 inline void fence_bulk() {}
 inline void bulk_store(void* to, const void* from, int bytes) {
@@ -236,23 +245,23 @@ __device__ __forceinline__ void read_rows(Rows& to, const element* from, int row
 
 // The same in two parts: copies each thread's elements to shared memory that only this thread reads, HELD_UNITS units of a
 // warp, and later takes them from there.
-constexpr int VECTORS = ITEM_BLOCKS * 2 * CHUNKS * 2, HELD_UNITS = VECTORS * 32 * VECTOR / 8;
-__device__ __forceinline__ void fetch_rows(word4* held, const element* from, int row, int rows, int width, int block,
+constexpr int VECTORS = ITEM_BLOCKS * 2 * CHUNKS * 2, HELD_UNITS = VECTORS * 32 * VECTOR / WIDEST;
+__device__ __forceinline__ void fetch_rows(word4* held, const value_t* from, int row, int rows, int width, int block,
                                            int blocks) {
   const int lane = threadIdx.x % 32;
-  element* to = reinterpret_cast<element*>(held) + lane * VECTOR;
+  value_t* to = reinterpret_cast<value_t*>(held) + lane * VECTOR;
 #pragma unroll
   for (int b = 0; b < ITEM_BLOCKS; ++b)
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int at = row + lane / 4 + 8 * r;
       const bool inside = at < rows && block + b < blocks;
-      const element* start = inside ? from + (size_t)at * width + (block + b) * K : from;
+      const value_t* start = inside ? from + (size_t)at * width + (block + b) * K : from;
 #pragma unroll
       for (int c = 0; c < CHUNKS; ++c) {
         const int first = 4 * VECTOR * c + VECTOR * (lane % 4), i = ((b * 2 + r) * CHUNKS + c) * 2;
-        cp_async<2 * VECTOR>(to + i * 32 * VECTOR, start + first, inside);
-        cp_async<2 * VECTOR>(to + (i + 1) * 32 * VECTOR, start + K - VECTOR - first, inside);
+        cp_async<VECTOR * sizeof(value_t)>(to + i * 32 * VECTOR, start + first, inside);
+        cp_async<VECTOR * sizeof(value_t)>(to + (i + 1) * 32 * VECTOR, start + K - VECTOR - first, inside);
       }
     }
 }

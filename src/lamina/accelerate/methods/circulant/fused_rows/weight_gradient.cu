@@ -11,6 +11,12 @@
 // All rows are copied to shared memory one iteration before they are transformed. Spectra are there twice, so that one
 // barrier is enough: a warp may transform the next rows while another still multiplies.
 //
+// SCALED rows of inputs are scaled by their own exponents, and those of output gradients so that the products of all
+// rows have one scale, that of the largest up to then; when it grows, the sums are scaled down. So no row is lost
+// because another is larger, only products that are too small to matter. Exponents are those of the thread block's part
+// of a row. They need a barrier of their own, after which no warp multiplies the preceding rows, so spectra are there
+// once. A thread keeps its folded rows over that barrier, in HELD items.
+//
 // Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; FLIP_OUT and FLIP_IN, whether rows of
 // that many blocks are multiplied by `signs`, whose dtype is SIGN_TYPE; OUT_TILES, IN_TILES; BLOCKS_PER_SM.
 
@@ -22,16 +28,37 @@ constexpr int STRIDE = QUADS * ROWS + 1;  // units between slots; odd, against b
 constexpr int WARP_SLOTS = SLOTS / WARPS;
 constexpr int PARTS = 4 / ITEM_BLOCKS, ITEMS = QUADS * PARTS;
 constexpr int IN_GROUPS = (IN_BLOCKS + 4 * IN_TILES - 1) / (4 * IN_TILES);
+constexpr int HELD = (ITEMS + WARPS - 1) / WARPS;
+constexpr int EXPONENTS = SCALED ? 2 * 2 * ROWS : 0;  // two sets, each of rows of output gradients and of inputs
+
+#if SCALED
+
+// Adds two exponents, of which either may be missing.
+__device__ __forceinline__ int sum_of(int one, int other) {
+  return one == NO_EXPONENT || other == NO_EXPONENT ? NO_EXPONENT : one + other;
+}
+
+// The largest exponent of the products of 16 rows.
+__device__ __forceinline__ int largest_product(const int* out_exponents, const int* in_exponents) {
+  const int row = threadIdx.x % 16;
+  float largest = sum_of(out_exponents[row], in_exponents[row]);
+#pragma unroll
+  for (int mask = 1; mask < 16; mask *= 2) largest = fmaxf(largest, from_neighbour(largest, mask));
+  return int(largest);
+}
+
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-    fused_weight_gradient(const element* __restrict__ dy, const element* __restrict__ x,
+    fused_weight_gradient(const value_t* __restrict__ dy, const value_t* __restrict__ x,
                           const word* __restrict__ tables, float* __restrict__ partials, int rows, int rows_per_block,
                           const sign_t* __restrict__ signs) {
   extern __shared__ float4 shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   word* basis = reinterpret_cast<word*>(shared);
-  word4* both_spectra = reinterpret_cast<word4*>(basis + TABLE_WORDS);
-  word4* fetched = both_spectra + 2 * SLOTS * STRIDE;
+  int* both_exponents = reinterpret_cast<int*>(basis + TABLE_WORDS);
+  word4* both_spectra = reinterpret_cast<word4*>(both_exponents + EXPONENTS);
+  word4* fetched = both_spectra + (SCALED ? 1 : 2) * SLOTS * STRIDE;
   const int out_block = blockIdx.y / IN_GROUPS * OUT_TILES * 8, in_block = blockIdx.y % IN_GROUPS * IN_TILES * 4;
   const int begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, rows);
   auto fetch = [&](int item, int row) {
@@ -43,14 +70,75 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   };
   float sums[WARP_SLOTS][OUT_TILES][IN_TILES][4] = {};
   copy_table(basis, tables, TABLE_WORDS);
+  if (SCALED)
+    for (int i = threadIdx.x; i < EXPONENTS; i += THREADS) both_exponents[i] = NO_EXPONENT;
   griddepcontrol_wait();
   launch_dependents();
   for (int item = warp; item < ITEMS; item += WARPS) fetch(item, begin);
   cp_async_commit();
   const word bits = FLIP_OUT || FLIP_IN ? sign_bits<SIGN_TYPE>(signs) : 0;  // while the first rows arrive
   __syncthreads();
-  int buffer = 0;
+  int buffer = 0, product_exponent = NO_EXPONENT;
   for (int row = begin; row < end; row += ROWS, buffer ^= 1) {
+#if SCALED
+    word4* spectra = both_spectra;
+    int* out_exponents = both_exponents + buffer * 2 * ROWS;
+    int* in_exponents = out_exponents + ROWS;
+    Rows held[HELD];
+    int exponents[HELD][2];
+    cp_async_wait<0>();
+#pragma unroll
+    for (int h = 0; h < HELD; ++h) {
+      const int item = warp + h * WARPS;
+      if (item >= ITEMS) break;
+      const bool of_outputs = item * ITEM_BLOCKS < OUT_QUADS * 4;
+      const word4* rows_of_item = fetched + item * HELD_UNITS;
+      find_exponents(exponents[h], rows_of_item);
+      const word flips = (of_outputs ? FLIP_OUT : FLIP_IN) ? bits : 0;
+      fold_scaled<FLIP_OUT || FLIP_IN>(held[h], exponents[h], flips, rows_of_item);
+      if (row + ROWS < end) fetch(item, row + ROWS);
+      if (lane % 4 < 2)
+        atomicMax((of_outputs ? out_exponents : in_exponents) + lane / 4 + lane % 4 * 8,
+                  lane % 4 ? exponents[h][1] : exponents[h][0]);
+    }
+    cp_async_commit();
+    __syncthreads();
+    const int before = product_exponent;
+    product_exponent = max(before, largest_product(out_exponents, in_exponents));
+    int in_wanted[2], out_wanted[2];  // exponents by which this thread's rows are to be scaled
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      in_wanted[r] = in_exponents[lane / 4 + 8 * r];
+      out_wanted[r] =
+          in_wanted[r] == NO_EXPONENT ? out_exponents[lane / 4 + 8 * r] : product_exponent - in_wanted[r];
+    }
+    for (int i = threadIdx.x; i < 2 * ROWS; i += THREADS) both_exponents[(buffer ^ 1) * 2 * ROWS + i] = NO_EXPONENT;
+#pragma unroll
+    for (int h = 0; h < HELD; ++h) {
+      const int item = warp + h * WARPS;
+      if (item >= ITEMS) break;
+      const bool of_outputs = item * ITEM_BLOCKS < OUT_QUADS * 4;
+      int steps[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int wanted = of_outputs ? out_wanted[r] : in_wanted[r];
+        steps[r] = exponents[h][r] == NO_EXPONENT ? 0 : wanted - exponents[h][r];
+      }
+      shift(held[h], steps);
+      transform(spectra + item / PARTS * ROWS, item % PARTS, STRIDE, held[h], basis);
+    }
+    if (before != NO_EXPONENT && before < product_exponent) {
+      const float factor = power_of_two(before - product_exponent);
+#pragma unroll
+      for (int i = 0; i < WARP_SLOTS; ++i)
+#pragma unroll
+        for (int m = 0; m < OUT_TILES; ++m)
+#pragma unroll
+          for (int n = 0; n < IN_TILES; ++n)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) sums[i][m][n][c] *= factor;
+    }
+#else
     word4* spectra = both_spectra + buffer * SLOTS * STRIDE;
     cp_async_wait<0>();
     for (int item = warp; item < ITEMS; item += WARPS) {
@@ -63,6 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       transform(spectra + item / PARTS * ROWS, item % PARTS, STRIDE, held, basis);
     }
     cp_async_commit();
+#endif
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < WARP_SLOTS; ++i) {
@@ -82,6 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     }
   }
 
+  const Power scale = power(max(-300, product_exponent) - 2 * TARGET);
   // Of four products of parts, real times real and imaginary times imaginary are in different threads.
   float* to = partials + (size_t)(blockIdx.x * gridDim.y + blockIdx.y) * (SLOTS * OUT_TILES * IN_TILES * 64) + lane;
   const bool odd = lane / 4 % 2;
@@ -97,6 +187,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
           const float first = sums[i][m][n][2 * half], second = sums[i][m][n][2 * half + 1];
           const float other = from_neighbour(second, 4);
           const float sum = odd ? first - other : first + other;
-          to[(((slot * OUT_TILES + m) * IN_TILES + n) * 2 + half) * 32] = slot ? sum : odd ? second : first;
+          const float result = slot ? sum : odd ? second : first;
+          to[(((slot * OUT_TILES + m) * IN_TILES + n) * 2 + half) * 32] =
+              SCALED ? result * scale.inner * scale.outer : result;
         }
 }

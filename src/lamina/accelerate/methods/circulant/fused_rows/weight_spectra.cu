@@ -1,16 +1,24 @@
 // Spectra of weights as MMA operands of fused_rows, for the product and for the input gradient.
 //
+// If rows are SCALED, weights are scaled by their amax, of which `partial_amax` has parts, and their exponent follows
+// the spectra.
+//
 // Macros besides those of transforms.cu: WEIGHT_TYPE, the dtype of weights; OUT_BLOCKS and IN_BLOCKS, p and q.
 
 typedef Element<WEIGHT_TYPE>::type weight_t;
 
 constexpr int IN_QUADS = (IN_BLOCKS + 3) / 4, OUT_QUADS = (OUT_BLOCKS + 3) / 4;
+constexpr int OUT_GROUPS = (OUT_BLOCKS + 7) / 8, IN_GROUPS = (IN_BLOCKS + 7) / 8;
 
 // A thread block has 8 by 4 blocks of weights, one a lane, and four neighbouring slots; warps share the sums.
 // `eigenbasis` is [K][SLOTS][2]: of each element and slot, the real and imaginary part.
 extern "C" __global__ void __launch_bounds__(THREADS)
     weight_spectra(const weight_t* __restrict__ w, const float* __restrict__ eigenbasis, word* __restrict__ forward,
-                   word* __restrict__ backward) {
+                   word* __restrict__ backward
+#if SCALED
+                   , const float* __restrict__ partial_amax, int partials
+#endif
+    ) {
   __shared__ float held[32][K + 1];
   __shared__ float4 basis[K][2];
   __shared__ float parts[WARPS][8][32];
@@ -20,10 +28,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   griddepcontrol_wait();
   launch_dependents();
   const int p0 = blockIdx.x * 8, q0 = blockIdx.y * 4;
+  float scale = 1;
+#if SCALED
+  float amax = 0;
+  for (int i = lane; i < partials; i += 32) amax = fmaxf(amax, partial_amax[i]);
+#pragma unroll
+  for (int mask = 1; mask < 32; mask *= 2) amax = fmaxf(amax, from_neighbour(amax, mask));
+  const int exponent = max(LEAST_EXPONENT, exponent_of(amax));
+  scale = power_of_two(WEIGHT_TARGET - exponent);
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x < 4) {  // all words of a unit
+    forward[OUT_GROUPS * (SLOTS / 8) * IN_QUADS * 256 + threadIdx.x] = exponent;
+    backward[IN_GROUPS * (SLOTS / 8) * OUT_QUADS * 256 + threadIdx.x] = exponent;
+  }
+#endif
 #pragma unroll 16
   for (int i = threadIdx.x; i < 32 * K; i += THREADS) {
     const int pair = i / K, p = p0 + pair / 4, q = q0 + pair % 4;
-    held[pair][i % K] = p < OUT_BLOCKS && q < IN_BLOCKS ? to_float<WEIGHT_TYPE>(w[(p * IN_BLOCKS + q) * K + i % K]) : 0;
+    const bool inside = p < OUT_BLOCKS && q < IN_BLOCKS;
+    held[pair][i % K] = inside ? to_float<WEIGHT_TYPE>(w[(p * IN_BLOCKS + q) * K + i % K]) * scale : 0;
   }
   __syncthreads();
   float sums[8] = {};
