@@ -135,7 +135,7 @@ class PhaseAlgorithms:
 
     def check(self, geometry: Geometry, w_shape: Sequence[int]) -> None:
         """UsageError if a name is unknown, UnsupportedError with the reason if a shape is not supported."""
-        for phase in Phase:
+        for phase in _PHASES:  # the compiler of PyTorch 2.11 cannot iterate over the enumeration itself
             reason = self.of(phase).refusal(geometry, w_shape)
             if reason:
                 raise UnsupportedError(f"{phase} by {getattr(self, phase)!r}: {reason}")
