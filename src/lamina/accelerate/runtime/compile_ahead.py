@@ -14,8 +14,11 @@ from typing import Any
 
 import torch
 
-from lamina.accelerate.runtime import triton_ops
+from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.runtime.launch_cache import is_suspended, suspended
+
+if HAS_TRITON:
+    from lamina.accelerate.runtime import triton_ops
 
 THREADS = 16
 
@@ -31,8 +34,11 @@ def compile_ahead() -> Iterator[None]:
     launched before are launched.
 
     Backward passes run in the caller's thread. At the end all kernels are compiled; errors of those that do not compile
-    show when they are launched. Nothing may be timed or captured meanwhile.
+    show when they are launched. Nothing may be timed or captured meanwhile. Without Triton there is nothing to compile.
     """
+    if not HAS_TRITON:
+        yield
+        return
     threads = min(THREADS, os.cpu_count() or 1)
     with (
         torch.autograd.set_multithreading_enabled(False),

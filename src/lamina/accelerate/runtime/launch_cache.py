@@ -21,9 +21,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.runtime.bounded_cache import BoundedCache
 from lamina.accelerate.runtime.private_apis import supported
-from lamina.accelerate.runtime.triton_ops import precision
+
+if HAS_TRITON:
+    from lamina.accelerate.runtime.triton_ops import precision
 
 STREAM = object()
 """Placeholder among the arguments of a launch: PyTorch's current stream."""

@@ -12,7 +12,10 @@ from functools import cache
 
 import torch
 
-from lamina.accelerate.runtime import triton_ops
+from lamina.accelerate.common.operands import HAS_TRITON
+
+if HAS_TRITON:
+    from lamina.accelerate.runtime import triton_ops
 
 Version = tuple[int, int]
 
@@ -25,7 +28,9 @@ _CUDA_NAMES = ("_cuda_getCurrentRawStream",)
 
 @cache
 def supported() -> bool:
-    """Whether launches may be cached. Warns once, with the versions, if not."""
+    """Whether launches may be cached. Warns once, with the versions, if not; without Triton there are none."""
+    if not HAS_TRITON:
+        return False
     reason = unsupported_reason()
     if reason is not None:
         warnings.warn(f"{reason}; kernels give the same results with a larger launch overhead", stacklevel=2)

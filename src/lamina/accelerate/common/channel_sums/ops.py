@@ -1,7 +1,7 @@
 """Sums over the rows of a tensor: by a kernel where that is faster than PyTorch's reduction, which it replaces.
 
-Over outer dimensions PyTorch's reduction is far below the bandwidth of memory. Compilers fuse it with its neighbours, so
-they still see it.
+Over outer dimensions PyTorch's reduction is far below the bandwidth of memory. Compilers fuse it with its neighbours,
+so they still see it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ from torch.overrides import TorchFunctionMode
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.operands import HAS_TRITON, transformed
 from lamina.accelerate.methods.activation_sparsity import functional, reference
-from lamina.accelerate.methods.activation_sparsity.ellpack import ops as ellpack_ops
 from lamina.accelerate.training.compressed_activations import bitmap, convolution, pooling, relu
 from lamina.accelerate.training.compressed_activations.bitmap import INTEGER_DTYPES, Bitmap, TensorLayout
 from lamina.accelerate.training.compressed_activations.formats import (
@@ -48,6 +47,7 @@ from lamina.accelerate.training.sparsity_monitor.calculator import capturing
 from lamina.errors import LaminaError, UsageError
 
 if HAS_TRITON:
+    from lamina.accelerate.methods.activation_sparsity.ellpack import ops as ellpack_ops
     from lamina.accelerate.training.compressed_activations import ops
 
 Kind = Literal["bitmap", "ellpack"]
