@@ -19,13 +19,13 @@ from lamina.accelerate.convert import Progress, Where
 from lamina.accelerate.registry import method_of
 from lamina.accelerate.select import Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
-from lamina.accelerate.select.selection import DENSE
-from lamina.accelerate.select.whole import select_whole, twin
+from lamina.accelerate.select.whole import twin
 from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import UsageError, nearest
 from lamina.measure.roofs import measure_roofs
 from lamina.pipeline.algorithms import convert_algorithm
-from lamina.record import MODES, Conversion, ConvertedLayer, Mode, Selection, Timing
+from lamina.pipeline.whole_model import faster_whole
+from lamina.record import MODES, Conversion, ConvertedLayer, Mode, Timing
 from lamina.record.roofs import Roofs
 from lamina.spec import Method
 from lamina.spec.plan import COMPILED
@@ -55,8 +55,9 @@ def convert(
     With ``select="measure"``, every layer that the method can replace is timed as it stands and in each of the method's
     implementations, on the inputs that reach it when ``example`` goes through the model: its forward pass, and in
     training the gradients of its weights and inputs. A layer keeps its dense module unless an implementation is faster
-    by more than the spread of the times, and the model keeps them all unless its whole step is faster. Move the model
-    to its device, type and memory layout first, and call this under ``torch.autocast`` if the model will run so.
+    by more than the spread of the times. The model keeps them all unless its whole step is faster, with every layer
+    that was selected or with those that save the most. Move the model to its device, type and memory layout first, and
+    call this under ``torch.autocast`` if the model will run so.
     Sparsity-adaptive layers that train are fed by a monitor, which observes the maps that they read; see
     `lamina.accelerate.training.sparsity_monitor.monitor_of`.
 
@@ -114,14 +115,8 @@ def convert(
         records.append(record)
     record = _together(records)
     if isinstance(chosen, Selector) and record.replaced:
-        selected = "; ".join(f"{layer.layer} {layer.method}" for layer in record.replaced)
         of_whole = selector(device, mode, training, cache, limit_s=limit_s)
-        whole = select_whole(dense, model, example, selected, of_whole)
-        if whole.impl == DENSE:
-            model = _restored(before, dense)
-            record = _kept(record, whole)
-        else:
-            record = replace(record, whole=whole)
+        model, record = faster_whole(model, dense, before, record, example, of_whole)
     sparse = [layer.layer for layer in record.replaced if Method.parse(layer.method).name == "sparse"]
     if chosen is not None and training and sparse:
         wire(model, example, sparse)
@@ -170,27 +165,6 @@ def _of_layers(mode: Mode, device: torch.device) -> Mode:
     as a graph; only the whole model is compiled."""
     _check(mode, device)
     return "graph" if mode != "eager" and device.type == "cuda" else mode
-
-
-def _restored(before: Mapping[str, nn.Module], dense: nn.Module) -> nn.Module:
-    """The user's own modules, with the children and attributes that their copies in ``dense`` kept."""
-    for name, module in before.items():
-        own = {**vars(dense.get_submodule(name)), "_modules": module._modules}
-        module.__dict__.update(own)
-        for child, one in module._modules.items():
-            if one is not None:
-                module._modules[child] = before[f"{name}.{child}" if name else child]
-    return before[""]
-
-
-def _kept(record: Conversion, whole: Selection) -> Conversion:
-    """The record of a model that kept all its layers, since its whole step did not get faster."""
-    reason = f"the whole model is not faster: {whole.reason}"
-    layers = (
-        layer if layer.refusal is not None else replace(layer, refusal=reason, parameters_after=layer.parameters_before)
-        for layer in record.layers
-    )
-    return Conversion(record.method, tuple(layers), whole)
 
 
 def selector(

@@ -1,0 +1,100 @@
+"""The last question of a conversion: whether the whole model is faster, with all layers that are faster alone or fewer.
+
+A converted layer may launch more kernels than a dense one. Where launch overhead bounds the step, the layers that save
+the least alone cost more than they save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from lamina.accelerate.convert import put
+from lamina.accelerate.select import Selector
+from lamina.accelerate.select.selection import DENSE
+from lamina.accelerate.select.whole import select_whole
+from lamina.record import Conversion, ConvertedLayer, Selection
+
+FEWER = 2
+"""How often half of the layers are left out while the whole model is not faster."""
+
+
+def faster_whole(
+    model: nn.Module,
+    dense: nn.Module,
+    before: Mapping[str, nn.Module],
+    record: Conversion,
+    example: Any,
+    chosen: Selector,
+) -> tuple[nn.Module, Conversion]:
+    """The model with as many of its converted layers as make its whole step faster, and the record of them.
+
+    All are tried first; then half of them, those that save the most alone, and half of these. Layers that were
+    replaced together with others are kept or left out together.
+
+    Args:
+        model: converted.
+        dense: a twin of the model before.
+        before: the modules of the model before, by name.
+        record: of the conversion, with selections.
+        example: an input of the model.
+        chosen: times whole models.
+    """
+    new = {layer.layer: model.get_submodule(layer.layer) for layer in record.replaced}
+    groups: dict[int, list[ConvertedLayer]] = {}
+    for layer in record.replaced:  # a module that is called under several names is one layer
+        groups.setdefault(id(new[layer.layer]), []).append(layer)
+    kept = sorted(groups.values(), key=lambda group: -saved_us(group[0]))
+    several = any(" + " in layer.kind for layer in record.replaced)  # the others of these are identities now
+    first: Selection | None = None
+    for _ in range(1 + FEWER):
+        names = [layer for layer in record.replaced if any(layer in group for group in kept)]
+        what = "; ".join(f"{layer.layer} {layer.method}" for layer in names)
+        whole = select_whole(dense, model, example, what, chosen)
+        if whole.impl != DENSE:
+            return model, with_layers(record, names, whole)
+        first = first or whole
+        model = restored(before, dense)
+        kept = kept[: len(kept) // 2]
+        if several or not kept:
+            break
+        for group in kept:
+            for layer in group:
+                model = put(model, layer.layer, new[layer.layer])
+    return restored(before, dense), with_layers(record, (), first or whole)
+
+
+def saved_us(layer: ConvertedLayer) -> float:
+    """What a layer saves alone; 0 where nothing was timed."""
+    if layer.selection is None:
+        return 0.0
+    times = layer.selection.times_us
+    return times.get(DENSE, 0.0) - times.get(layer.selection.impl, 0.0)
+
+
+def restored(before: Mapping[str, nn.Module], dense: nn.Module) -> nn.Module:
+    """The user's own modules, with the children and attributes that their copies in ``dense`` kept."""
+    for name, module in before.items():
+        own = {**vars(dense.get_submodule(name)), "_modules": module._modules}
+        module.__dict__.update(own)
+        for child, one in module._modules.items():
+            if one is not None:
+                module._modules[child] = before[f"{name}.{child}" if name else child]
+    return before[""]
+
+
+def with_layers(record: Conversion, kept: Sequence[ConvertedLayer], whole: Selection) -> Conversion:
+    """The record of a model that kept these of its converted layers, with the reason for the others."""
+    reason = f"the whole model is not faster: {whole.reason}"
+    if kept:
+        reason = "the whole model is faster without it"
+    layers = (
+        layer
+        if layer.refusal is not None or layer in kept
+        else replace(layer, refusal=reason, parameters_after=layer.parameters_before)
+        for layer in record.layers
+    )
+    return Conversion(record.method, tuple(layers), whole)
