@@ -107,7 +107,8 @@ def test_layers_keep_the_reasons_of_all_methods_and_written_methods_convert() ->
     with pytest.raises(UsageError, match="got none"):
         convert(net, [])
     with pytest.raises(UsageError, match="no cost model"):
-        convert(net, "dense:fft", example=torch.randn(1, 32, 4, 4), select="model")
+        convert(model, [Circulant(8), "dense:fft"], example=torch.randn(1, 16), select="model")
+    assert type(model[0]) is nn.Linear
 
 
 @pytest.fixture

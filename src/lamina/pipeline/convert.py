@@ -93,6 +93,8 @@ def convert(
         ['circulant[block_size=16]']
     """
     methods = _methods(config)
+    if select == "model" and any(isinstance(one, Method) for one in methods):
+        raise UsageError("select='model': there is no cost model for convolution algorithms; use select='measure'")
     training = model.training if training is None else training
     device = _device(model, example)
     chosen: Selector | CostModel | None = None
@@ -106,12 +108,8 @@ def convert(
     dense = twin(model)
     records = []
     for one in methods:
-        if isinstance(one, Method):
-            if isinstance(chosen, CostModel):
-                raise UsageError(f"{one}: no cost model for convolution algorithms; use select='measure'")
-            model, record = convert_algorithm(model, one, where, example=example, selector=chosen, progress=progress)
-        else:
-            model, record = accelerate.convert(model, one, where, example=example, selector=chosen, progress=progress)
+        by: Any = convert_algorithm if isinstance(one, Method) else accelerate.convert
+        model, record = by(model, one, where, example=example, selector=chosen, progress=progress)
         records.append(record)
     record = _together(records)
     if isinstance(chosen, Selector) and record.replaced:
