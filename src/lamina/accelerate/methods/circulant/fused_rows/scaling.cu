@@ -51,42 +51,12 @@ struct FloatRows {
   float first[ITEM_BLOCKS][2][2 * HALF_WORDS], mirrored[ITEM_BLOCKS][2][2 * HALF_WORDS];
 };
 
-__device__ __forceinline__ void read_vector(float* to, const float* from, bool inside) {
-  if constexpr (VECTOR == 4) {
-    const float4 w = inside ? *reinterpret_cast<const float4*>(from) : float4{};
-    to[0] = w.x, to[1] = w.y, to[2] = w.z, to[3] = w.w;
-  } else {
-    const float2 w = inside ? *reinterpret_cast<const float2*>(from) : float2{};
-    to[0] = w.x, to[1] = w.y;
-  }
-}
-
 __device__ __forceinline__ void write_vector(float* to, const float* from) {
   if constexpr (VECTOR == 4) {
     *reinterpret_cast<float4*>(to) = float4{from[0], from[1], from[2], from[3]};
   } else {
     *reinterpret_cast<float2*>(to) = float2{from[0], from[1]};
   }
-}
-
-// Reads rows from `row` on and blocks from `block` on; zeros for those beyond `rows` and `blocks`.
-__device__ __forceinline__ void read_rows(FloatRows& to, const float* from, int row, int rows, int width, int block,
-                                          int blocks) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int b = 0; b < ITEM_BLOCKS; ++b)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int at = row + lane / 4 + 8 * r;
-      const bool inside = at < rows && block + b < blocks;
-      const float* start = from + (size_t)at * width + (block + b) * K;
-#pragma unroll
-      for (int c = 0; c < CHUNKS; ++c) {
-        const int first = 4 * VECTOR * c + VECTOR * (lane % 4);
-        read_vector(to.first[b][r] + c * VECTOR, start + first, inside);
-        read_vector(to.mirrored[b][r] + c * VECTOR, start + K - VECTOR - first, inside);
-      }
-    }
 }
 
 // Element `i` negated where the sign bits of `flipped` say so.

@@ -223,9 +223,24 @@ __device__ __forceinline__ void read_vector(word* to, const element* from, bool 
   }
 }
 
-// Reads rows from `row` on and blocks from `block` on; zeros for those beyond `rows` and `blocks`.
-__device__ __forceinline__ void read_rows(Rows& to, const element* from, int row, int rows, int width, int block,
+#if SCALED
+__device__ __forceinline__ void read_vector(float* to, const float* from, bool inside) {
+  if constexpr (VECTOR == 4) {
+    const float4 w = inside ? *reinterpret_cast<const float4*>(from) : float4{};
+    to[0] = w.x, to[1] = w.y, to[2] = w.z, to[3] = w.w;
+  } else {
+    const float2 w = inside ? *reinterpret_cast<const float2*>(from) : float2{};
+    to[0] = w.x, to[1] = w.y;
+  }
+}
+#endif
+
+// Reads rows from `row` on and blocks from `block` on; zeros for those beyond `rows` and `blocks`. `Held` is Rows, or
+// FloatRows of scaling.cu.
+template <class Held>
+__device__ __forceinline__ void read_rows(Held& to, const value_t* from, int row, int rows, int width, int block,
                                           int blocks) {
+  constexpr int REGISTERS = VECTOR * sizeof(value_t) / sizeof(word);  // of a vector
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int b = 0; b < ITEM_BLOCKS; ++b)
@@ -233,12 +248,12 @@ __device__ __forceinline__ void read_rows(Rows& to, const element* from, int row
     for (int r = 0; r < 2; ++r) {
       const int at = row + lane / 4 + 8 * r;
       const bool inside = at < rows && block + b < blocks;
-      const element* start = from + (size_t)at * width + (block + b) * K;
+      const value_t* start = from + (size_t)at * width + (block + b) * K;
 #pragma unroll
       for (int c = 0; c < CHUNKS; ++c) {
         const int first = 4 * VECTOR * c + VECTOR * (lane % 4);
-        read_vector(to.first[b][r] + c * VECTOR / 2, start + first, inside);
-        read_vector(to.mirrored[b][r] + c * VECTOR / 2, start + K - VECTOR - first, inside);
+        read_vector(to.first[b][r] + c * REGISTERS, start + first, inside);
+        read_vector(to.mirrored[b][r] + c * REGISTERS, start + K - VECTOR - first, inside);
       }
     }
 }
