@@ -61,7 +61,6 @@ def kernel(block_size: int) -> str:
     return f"circulant[block_size={block_size},signs=true,impl=kernel]"
 
 
-
 @dataclass(frozen=True)
 class Layer:
     """A layer of the claim: ``kernel`` 0 is a linear layer; ``padding`` is half the kernel, if not given."""
@@ -324,7 +323,7 @@ def main() -> None:
     blocks = [int(word) for word in asked.block_sizes.split(",")]
     groups = asked.groups.split(",") if asked.groups else [one.group for one in LAYERS]
     layers = [replace(one, block_size=k) for k in blocks for one in LAYERS if one.group in groups]
-    claim = "circulant_layers" if blocks == [BLOCK_SIZE] else "circulant_sums"
+    claim = "circulant_layers" if len(layers) == len(LAYERS) and blocks == [BLOCK_SIZE] else "circulant_sums"
     options = [f"--block-sizes {asked.block_sizes}"] * (blocks != [BLOCK_SIZE])
     command = " ".join(["circulant_layers", *options, *[f"--groups {asked.groups}"] * bool(asked.groups)])
     for rows in on_every_gpu(shown_while_measured, layers):

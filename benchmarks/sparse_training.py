@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain, count, islice
 from pathlib import Path
 from statistics import fmean, median, quantiles
@@ -110,9 +110,9 @@ SCOPES = {
 }  # fmt: skip
 
 
-def images() -> tuple[Dataset, str]:
-    """What to train on, and its name."""
-    folder = os.environ.get("DATA")
+@cache
+def images(folder: str | None) -> tuple[Dataset, str]:
+    """What to train on, of a folder or of the package, and its name."""
     path = Path(folder) / "cifar10_jpeg.npz" if folder else None
     source = str(path) if path and path.exists() else "fashion-mnist"
     return train_test(source)[0], Path(source).stem
@@ -416,11 +416,9 @@ def main() -> None:
     claim = "sparse_training" if asked.scope == "full" else f"sparse_training_{asked.scope}"
     rows += earlier(claim, scope.device, asked.output)
     done = {(row["workload"], "densities" in row) for row in rows}
-    trained = [one for one in scope.trained if (one.name, False) not in done]
+    trained = [(asked.scope, one) for one in scope.trained if (one.name, False) not in done]
     zeros = [(asked.scope, one) for one in scope.watched if (one.name, True) not in done]
-    for some in chain(
-        (timed(asked.scope, one) for one in trained), each_in_a_process(zeros_of, zeros, scope.processes)
-    ):
+    for some in chain(each_in_a_process(rows_of, trained, 1), each_in_a_process(rows_of, zeros, scope.processes)):
         rows += some
         print(*[*summary(rows).items()][-1], flush=True)
         # After each network, so that an end before the last one leaves what there is.
@@ -431,17 +429,12 @@ def main() -> None:
             torch.cuda.empty_cache()
 
 
-def timed(name: str, network: Network) -> list[dict[str, Any]]:
-    """The rows of a network of a scope that trains for its time."""
-    scope, (data, of) = SCOPES[name], images()
+def rows_of(name: str, network: Network) -> list[dict[str, Any]]:
+    """The rows of a network of a scope, which trains for its time or for its zeros."""
+    scope, (data, of) = SCOPES[name], images(os.environ.get("DATA"))
     with run.precision_mode("fp32") if scope.device == "cuda" else nullcontext():
-        return [*compared(data, of, network, scope)]
-
-
-def zeros_of(name: str, network: Network) -> list[dict[str, Any]]:
-    """The row of a network of a scope that trains for its zeros."""
-    scope, (data, of) = SCOPES[name], images()
-    with run.precision_mode("fp32") if scope.device == "cuda" else nullcontext():
+        if network in scope.trained:
+            return [*compared(data, of, network, scope)]
         return [watched(data, of, network, scope)]
 
 

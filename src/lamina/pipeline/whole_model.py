@@ -47,24 +47,22 @@ def faster_whole(
     groups: dict[int, list[ConvertedLayer]] = {}
     for layer in record.replaced:  # a module that is called under several names is one layer
         groups.setdefault(id(new[layer.layer]), []).append(layer)
-    kept = sorted(groups.values(), key=lambda group: -saved_us(group[0]))
-    several = any(" + " in layer.kind for layer in record.replaced)  # the others of these are identities now
-    first: Selection | None = None
-    for _ in range(1 + FEWER):
-        names = [layer for layer in record.replaced if any(layer in group for group in kept)]
-        what = "; ".join(f"{layer.layer} {layer.method}" for layer in names)
-        whole = select_whole(dense, model, example, what, chosen)
-        if whole.impl != DENSE:
-            return model, with_layers(record, names, whole)
-        first = first or whole
-        model = restored(before, dense)
-        kept = kept[: len(kept) // 2]
-        if several or not kept:
-            break
-        for group in kept:
-            for layer in group:
+    ranked = sorted(groups.values(), key=lambda group: -saved_us(group[0]))
+    counts = [len(ranked) >> halvings for halvings in range(1 + FEWER)]
+    if any(" + " in layer.kind for layer in record.replaced):  # the others of these are identities now
+        counts = counts[:1]
+    wholes: list[Selection] = []
+    for count in filter(None, counts):
+        kept = [layer for group in ranked[:count] for layer in group]
+        if wholes:
+            model = restored(before, dense)
+            for layer in kept:
                 model = put(model, layer.layer, new[layer.layer])
-    return restored(before, dense), with_layers(record, (), first or whole)
+        what = "; ".join(f"{layer.layer} {layer.method}" for layer in record.replaced if layer in kept)
+        wholes.append(select_whole(dense, model, example, what, chosen))
+        if wholes[-1].impl != DENSE:
+            return model, with_layers(record, kept, wholes[-1])
+    return restored(before, dense), with_layers(record, (), wholes[0])
 
 
 def saved_us(layer: ConvertedLayer) -> float:
@@ -90,7 +88,7 @@ def with_layers(record: Conversion, kept: Sequence[ConvertedLayer], whole: Selec
     """The record of a model that kept these of its converted layers, with the reason for the others."""
     reason = f"the whole model is not faster: {whole.reason}"
     if kept:
-        reason = "the whole model is faster without it"
+        reason = "the whole model is faster with fewer layers"
     layers = (
         layer
         if layer.refusal is not None or layer in kept

@@ -47,14 +47,14 @@ def judged(
     accuracies: dict[str, Any],
     over: bool = False,
     config: StudyConfig | None = None,
-    again: dict[str, float] | None = None,
+    again: dict[str, Any] | None = None,
 ) -> tuple[Judged, list[str]]:
     """The verdicts, and the precisions whose accuracy was asked for, in order; ``again`` is of second trainings."""
     asked: list[str] = []
 
     def accuracy(context: object, settings: Settings, test: bool = False, repeat: int = 0) -> float:
         asked.append(settings.precision)
-        found = (again or {} if repeat else accuracies)[settings.precision]
+        found: Any = (again or {} if repeat else accuracies)[settings.precision]
         if isinstance(found, Exception):
             raise found
         return found
@@ -94,6 +94,9 @@ def test_trainings_that_chance_may_explain_are_repeated_and_their_means_decide(m
 
     found, _ = judged(monkeypatch, wholes, accuracies, config=training, again={"fp32": 80.0, "bf16": 79.0})
     assert found.wholes[2].reason == "loses 1.50 points, the mean of two trainings"
+    assert found.best.settings.precision == "fp32"
+    found, _ = judged(monkeypatch, wholes, accuracies, config=training, again={"bf16": LaminaError("the loss is nan")})
+    assert (found.wholes[2].outcome, found.wholes[2].reason) == ("failed", "the loss is nan")
     assert found.best.settings.precision == "fp32"
     for without in ({"config": training, "over": True}, {}):  # no time; to infer
         found, asked = judged(monkeypatch, wholes[::2], {"fp32": 80.0, "bf16": 78.0}, again=again, **without)

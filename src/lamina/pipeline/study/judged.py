@@ -71,18 +71,18 @@ def _with_accuracy(context: Context, wholes: Sequence[Measured]) -> tuple[list[M
     for one in tracked("accuracy at each setting", ahead, len(ahead), context.watch):
         key = _decisive(one)
         passed = one.time_us > NEAR * first_us
-        if key not in known and not passed and (len(known) == least or not context.budget.over):
-            try:
+        try:
+            if key not in known and not passed and (len(known) == least or not context.budget.over):
                 known[key] = accuracy_at(context, one.settings)
-            except (LaminaError, RuntimeError) as error:
-                judged[one.settings] = replace(one, outcome="failed", timing=None, reason=run.one_line(error))
-                continue
-        if key in known:
-            one = replace(one, accuracy=known[key])
-            origin = origin or one  # where the network does not run as it was
-            judged[one.settings] = _verdict(context, one, origin)
-        else:
-            judged[one.settings] = _unknown(one, passed)
+            if key in known:
+                one = replace(one, accuracy=known[key])
+                origin = origin or one  # where the network does not run as it was
+                judged[one.settings] = _verdict(context, one, origin)
+            else:
+                judged[one.settings] = _unknown(one, passed)
+        except (LaminaError, RuntimeError) as error:
+            judged[one.settings] = replace(one, outcome="failed", timing=None, reason=run.one_line(error))
+            continue
         if judged[one.settings].outcome == "slower":
             first_us = min(first_us, one.time_us)
     return [judged.get(one.settings, one) for one in wholes], 0.0 if origin is None else _of(origin)

@@ -108,10 +108,11 @@ class Plans:
         A layer loses the outputs that its reader's pruned inputs do not need; a block size may exceed what is left.
         """
         pruned = {layer: impl for layer, impl in choice.items() if Method.parse(impl).name == "eliminated"}
-        if not any(FOLDED in impl for impl in pruned.values()):
+        others = choice.keys() - pruned.keys()
+        if not others or not any(FOLDED in impl for impl in pruned.values()):
             return choice
         model, unfit = self.make(pruned), set()
-        for layer in choice.keys() - pruned.keys():
+        for layer in others:
             try:
                 model = self._placed(model, {layer: choice[layer]})
             except (UsageError, UnsupportedError):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from lamina.accelerate.common.channel_sums import ops
 from lamina.accelerate.common.channel_sums.kernels import channel_sums_cost
+from lamina.errors import UnsupportedError
 from lamina.testing.tolerance import assert_as_accurate
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
@@ -72,6 +73,12 @@ def test_the_kernel_sums_contiguous_channels() -> None:
     with torch.no_grad():
         torch.testing.assert_close(ops.channel_sums(x, torch.float32), x.sum((0, 2)))
         assert ops.channel_sums(rows(0, 6, 1), torch.float32).tolist() == [0] * 6
+
+
+@pytest.mark.parametrize("x", [rows(4, 6, 5, last=False), rows(4, 6, 6)[:, :, :5]])
+def test_the_kernel_refuses_rows_without_one_stride(x: Tensor) -> None:
+    with pytest.raises(UnsupportedError, match="contiguous channels"):
+        ops.run_channel_sums(x, torch.float32)
 
 
 def test_its_cost_is_one_read() -> None:

@@ -112,7 +112,7 @@ def test_what_holds_on_an_h200() -> None:
 def test_iterations_of_a_graph_are_watched_like_eager_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     scope = replace(sparse_training.SCOPES["smoke"], device="cuda")
     network = sparse_training.Network("lenet5", (1, 28, 28), 8, 40)
-    data, of = sparse_training.images()
+    data, of = sparse_training.images(None)
     eager = sparse_training.watched(data, of, network, scope)
     monkeypatch.setattr(sparse_training, "LONG", 1)
     graph = sparse_training.watched(data, of, network, scope)

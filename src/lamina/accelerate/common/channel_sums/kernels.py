@@ -1,4 +1,4 @@
-"""Sums over rows whose channels are contiguous, in two launches at the bandwidth of memory.
+"""Sums over rows whose channels are contiguous, in two launches.
 
 Each program adds a range of rows of some channels in float32. A second launch of the same kernel adds these partial
 sums in order, so that results are deterministic.

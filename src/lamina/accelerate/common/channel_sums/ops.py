@@ -1,7 +1,7 @@
 """Sums over the rows of a tensor: by a kernel where that is faster than PyTorch's reduction, which it replaces.
 
-Over outer dimensions PyTorch's reduction is far below the bandwidth of memory. Compilers fuse it with its neighbours,
-so they still see it.
+`benchmarks.ladder.channel_sums` compares both. Compilers fuse PyTorch's reduction with its neighbours, so they still
+see it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from lamina.accelerate.runtime.eager_op import can_skip_dispatch
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.launch_cache import cached_launches
 from lamina.accelerate.runtime.triton_ops import DTYPES, INTERPRETED, index_type, pdl_options
+from lamina.errors import UnsupportedError
 
 MIN_NUMEL = 2**18
-"""Elements from which the kernel's two launches take less time than PyTorch's one."""
+"""Elements below which launch overhead decides, and PyTorch's reduction is one launch."""
 
 PROGRAMS = 4 * MULTIPROCESSORS
-"""Of the first launch, if there are enough rows: as many as reach the bandwidth of memory."""
+"""Of the first launch, if there are enough rows: a few for each multiprocessor, which hide the latency of memory."""
 
 _BLOCK = 4096
 """Elements that a program adds at a time."""
@@ -55,7 +56,14 @@ def _stride(x: Tensor) -> int | None:
 
 @cached_launches
 def run_channel_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """`channel_sums` by the kernel, of contiguous channels."""
+    """`channel_sums` by the kernel.
+
+    Raises:
+        UnsupportedError: channels are not contiguous, or rows have no common stride.
+    """
+    stride = _stride(x)
+    if stride is None:
+        raise UnsupportedError("channel sums: expected contiguous channels in rows of one stride")
     rows, channels = x.shape[0] * x.shape[2], x.shape[1]
     block_n = clamp(16, next_power_of_2(channels), 128)
     tiles, block_m = -(-channels // block_n), _BLOCK // block_n
@@ -64,7 +72,7 @@ def run_channel_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     ranges = max(1, -(-rows // rows_per_program))
     out = x.new_empty(channels, dtype=dtype)
     partials = out if ranges == 1 else x.new_empty(ranges, channels, dtype=torch.float32)
-    _launch(x, partials, rows, channels, _stride(x) or 0, rows_per_program, ranges, block_m, block_n)
+    _launch(x, partials, rows, channels, stride, rows_per_program, ranges, block_m, block_n)
     if ranges > 1:  # narrow tiles, so that several programs read the partial sums
         block_m = clamp(1, next_power_of_2(ranges), 128)
         _launch(partials, out, ranges, channels, channels, -(-ranges // block_m) * block_m, 1, block_m, 32)
