@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import TimeoutError as OutOfTimeError
 from concurrent.futures.process import BrokenProcessPool
 from math import inf
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +26,7 @@ YIELDING = 15
 
 
 def each_in_a_process(
-    work: Work, pieces: Sequence[tuple[Any, ...]], processes: int, until: float = inf
+    work: Work, pieces: Sequence[tuple[Any, ...]], processes: int, until: float = inf, end: float = inf
 ) -> Iterator[Rows]:
     """The rows of each piece when it is finished. With one process, all run in this one.
 
@@ -36,6 +37,7 @@ def each_in_a_process(
         pieces: arguments, which can be pickled.
         processes: how many run at the same time.
         until: a time of ``time.time`` after which no piece is started.
+        end: a time at which the processes that still run are ended.
     """
     if processes == 1:
         yield from (work(*piece) for piece in pieces if time.time() < until)
@@ -45,11 +47,16 @@ def each_in_a_process(
     with TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as threads:
         lock = Path(folder) / "turns.lock"
         begun = {threads.submit(_in_a_process, work, piece, lock, cores, until): piece for piece in pieces}
-        for done in as_completed(begun):
-            try:
-                yield done.result()
-            except BrokenProcessPool as error:
-                print(f"{begun[done]} FAILED: {error}", flush=True)
+        try:
+            for done in as_completed(begun, None if end == inf else max(0.0, end - time.time())):
+                try:
+                    yield done.result()
+                except BrokenProcessPool as error:
+                    print(f"{begun[done]} FAILED: {error}", flush=True)
+        except OutOfTimeError:
+            print("the time limit is over: processes that still run are ended", flush=True)
+            for child in active_children():
+                child.kill()
 
 
 def _in_a_process(work: Work, piece: tuple[Any, ...], lock: Path, cores: int, until: float) -> Rows:

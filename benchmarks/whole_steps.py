@@ -12,7 +12,8 @@ in fp32. Converted networks have other weights, so their steps are not compared;
 each layer against float64, and graphs are compared with eager mode when they are captured.
 
 With ``--processes``, each network and precision has a process of its own. They compile and convert side by side, and
-time one at a time, while no other uses the device.
+time one at a time, while no other uses the device. Results are written after each cell, so that an end leaves what
+there is.
 
 Run: python -m benchmarks.whole_steps [--networks mlp,alexnet] [--precisions bf16] [--modes eager,graph]
      [--methods circulant,eliminated] [--processes 8] [--limit 540]
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -73,6 +75,8 @@ LIMIT_S = 1.5
 """Of rounds; there are three at least."""
 SELECT_S = 0.5
 """Of rounds for each layer, and for the whole step, when layers are selected."""
+GRACE_S = 30.0
+"""Of cells that run when the time limit is over; then they are ended."""
 WARM_UP = 5
 """Steps before the timing: compilation, capture, the optimizer's state."""
 
@@ -262,9 +266,13 @@ def one_pass(dense: Dense, precision: str, training: bool) -> None:
 
 
 def task(
-    network: str, precision: str, modes: tuple[str, ...], methods: tuple[str, ...], device: str, until: float
-) -> Rows:
-    """The rows of a network in a precision. What fails prints a line; no cell is started after ``until``."""
+    network: str, precision: str, modes: tuple[str, ...], methods: tuple[str, ...], device: str, until: float,
+    cells: Path,
+) -> Rows:  # fmt: skip
+    """The rows of a network in a precision, also written to a file of the folder ``cells`` after each cell.
+
+    What fails prints a line; no cell is started after ``until``.
+    """
     known, on = {one.name: one for one in (*SMOKE, *ALL)}, measure.resolve(device)
     rows: Rows = []
     with TemporaryDirectory() as folder:
@@ -289,6 +297,7 @@ def task(
                     if on.type == "cuda":
                         torch.cuda.empty_cache()
                 rows += some
+                (cells / f"{network}_{precision}.json").write_text(json.dumps(rows), encoding="utf-8")
                 for row in some:
                     print(
                         f"{here} {row['impl']} ({row['executed_impl']}): {row['median_us']:.1f} us, "
@@ -316,15 +325,21 @@ def main() -> None:
     claim = "_".join(["whole_steps", *(word.replace("-", "_") for part in parts for word in part.split(","))])
     modes, methods = (tuple(part.split(",")) for part in (asked.modes, asked.methods))
     networks = sorted(asked.networks.split(","), key=lambda name: (*LONGEST, name).index(name))
-    tasks = [(name, one, modes, methods, device, until) for one in asked.precisions.split(",") for name in networks]
-    rows: Rows = []
-    path = None
-    for some in each_in_a_process(task, tasks, asked.processes, until):
-        rows += some
-        if some:  # after each, so that an end before the last leaves what there is
-            path = results.write(claim, device, rows, summary(rows), asked, command)
+    pairs = [(name, one) for one in asked.precisions.split(",") for name in networks]
+    with TemporaryDirectory() as folder:
+        cells, path = Path(folder), None
+        tasks = [(*pair, modes, methods, device, until, cells) for pair in pairs]
+        for _ in (*each_in_a_process(task, tasks, asked.processes, until, until + GRACE_S), []):
+            if rows := finished(cells):
+                path = results.write(claim, device, rows, summary(rows), asked, command)
     if path is not None:
         print(path)
+
+
+def finished(cells: Path) -> Rows:
+    """The rows of all cells that were finished."""
+    files = sorted(cells.glob("*.json"))
+    return [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Pieces of work in processes of their own: their rows, and what one that crashes leaves."""
 
 import os
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from lamina import measure
 def work(name: str) -> list[dict[str, Any]]:
     if name == "crash":
         os._exit(1)
+    if name == "endless":
+        time.sleep(600)
     with measure.beside(), measure.alone():
         return [{"name": name, "process": os.getpid()}]
 
@@ -33,6 +36,16 @@ def test_a_process_that_crashes_leaves_the_others_their_rows(
 def test_nothing_is_started_after_the_limit(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
     assert [row for rows in each_in_a_process(work, [("a",)], processes, until=0.0) for row in rows] == []
+
+
+def test_what_still_runs_at_the_end_is_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    monkeypatch.setattr(processes, "get_context", lambda method: forked.CONTEXT)
+    ended = each_in_a_process(work, [("endless",), ("also",)], 2, end=time.time() + 3)
+    assert [row["name"] for rows in ended for row in rows] in (["also"], [])
+    assert "processes that still run are ended" in capsys.readouterr().out
 
 
 def test_one_process_is_this_one() -> None:

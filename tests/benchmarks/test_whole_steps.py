@@ -151,7 +151,7 @@ def test_no_cell_is_started_after_the_limit(processes: str, tmp_path: Path, monk
     assert written(monkeypatch, tmp_path, "--networks", "lenet5", "--limit", "0", "--processes", processes) == []
 
 
-def test_a_limit_within_a_task_leaves_its_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_within_a_task_leaves_its_first_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now = [0.0]
 
     def measured(*asked: Any) -> list[dict[str, Any]]:
@@ -160,15 +160,16 @@ def test_a_limit_within_a_task_leaves_its_first_rows(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("time.time", lambda: now[0])
     monkeypatch.setattr(whole_steps, "measured", measured)
-    rows = whole_steps.task("lenet5", "fp32", ("eager", "graph"), ("circulant",), "cpu", until=1.0)
+    rows = whole_steps.task("lenet5", "fp32", ("eager", "graph"), ("circulant",), "cpu", until=1.0, cells=tmp_path)
     assert [row["mode"] for row in rows] == ["eager"]
+    assert whole_steps.finished(tmp_path) == rows
 
 
 RAN = {"executed_impl": "dense"}
 
 
 def test_a_mode_that_fails_leaves_the_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def measured(*asked: Any) -> list[dict[str, Any]]:
         if asked[2] == "compiled":
@@ -176,7 +177,8 @@ def test_a_mode_that_fails_leaves_the_others(
         return [row(asked[2], "dense", 1.0, 1.0) | RAN]
 
     monkeypatch.setattr(whole_steps, "measured", measured)
-    rows = whole_steps.task("lenet5", "fp32", ("eager", "compiled", "graph"), ("circulant",), "cpu", until=inf)
+    modes = "eager", "compiled", "graph"
+    rows = whole_steps.task("lenet5", "fp32", modes, ("circulant",), "cpu", until=inf, cells=tmp_path)
     assert [row["mode"] for row in rows] == ["eager", "graph"]
     assert "lenet5 fp32 circulant compiled FAILED: no compiler" in capsys.readouterr().out
 

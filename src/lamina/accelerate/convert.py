@@ -275,10 +275,13 @@ def _kept(name: str, module: nn.Module, owners: Mapping[int, set[int]], where: W
         return "not selected"
     if any(len(owners[id(parameter)]) > 1 for parameter in module.parameters()):
         return "its weights are shared with another layer"
+    return "it has hooks, which a new layer would lose" if has_hooks(module) else None
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something is called with the module."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    if any(getattr(module, attribute) for attribute in hooks):
-        return "it has hooks, which a new layer would lose"
-    return None
+    return any(getattr(module, attribute) for attribute in hooks)
 
 
 def _owners(model: nn.Module) -> dict[int, set[int]]:

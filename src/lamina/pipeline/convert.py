@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
+from lamina.accelerate.methods.circulant.epilogue import fuse_relus
 from lamina.accelerate.registry import method_of
 from lamina.accelerate.select import Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
@@ -58,6 +59,7 @@ def convert(
     by more than the spread of the times. The model keeps them all unless its whole step is faster, with every layer
     that was selected or with those that save the most. Move the model to its device, type and memory layout first, and
     call this under ``torch.autocast`` if the model will run so.
+    Circulant layers compute the `torch.nn.ReLU` that follows them in their last kernel, and an identity replaces it.
     Sparsity-adaptive layers that train are fed by a monitor, which observes the maps that they read; see
     `lamina.accelerate.training.sparsity_monitor.monitor_of`.
 
@@ -111,7 +113,7 @@ def convert(
         by: Any = convert_algorithm if isinstance(one, Method) else accelerate.convert
         model, record = by(model, one, where, example=example, selector=chosen, progress=progress)
         records.append(record)
-    record = _together(records)
+    record = _fused(_together(records), fuse_relus(model))
     if isinstance(chosen, Selector) and record.replaced:
         of_whole = selector(device, mode, training, cache, limit_s=limit_s)
         model, record = faster_whole(model, dense, before, record, example, of_whole)
@@ -156,6 +158,15 @@ def _together(records: Sequence[Conversion]) -> Conversion:
                 reason = f"{known.refusal}; {layer.method}: {layer.refusal}"
                 found[layer.layer] = replace(known, refusal=reason, selection=known.selection or layer.selection)
     return Conversion(", ".join(record.method for record in records), tuple(found.values()))
+
+
+def _fused(record: Conversion, relus: Mapping[str, str]) -> Conversion:
+    """The record of a conversion after which layers compute the ReLUs that follow them."""
+    layers = (
+        replace(layer, refusal=f"{relus[layer.layer]} computes it") if layer.layer in relus else layer
+        for layer in record.layers
+    )
+    return Conversion(record.method, tuple(layers), record.whole)
 
 
 def _of_layers(mode: Mode, device: torch.device) -> Mode:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from lamina.accelerate.convert import put
+from lamina.accelerate.methods.circulant.epilogue import fuse_relus
 from lamina.accelerate.select import Selector
 from lamina.accelerate.select.selection import DENSE
 from lamina.accelerate.select.whole import select_whole
@@ -58,6 +59,7 @@ def faster_whole(
             model = restored(before, dense)
             for layer in kept:
                 model = put(model, layer.layer, new[layer.layer])
+            fuse_relus(model)
         what = "; ".join(f"{layer.layer} {layer.method}" for layer in record.replaced if layer in kept)
         wholes.append(select_whole(dense, model, example, what, chosen))
         if wholes[-1].impl != DENSE:

@@ -81,9 +81,64 @@ def test_the_kernel_refuses_rows_without_one_stride(x: Tensor) -> None:
         ops.run_channel_sums(x, torch.float32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(300, 33), (3, 7, 129), (2, 33, 4, 5), (1, 5, 20, 20)])
+def test_gradients_behind_relu_are_pytorchs(shape: tuple[int, ...], dtype: torch.dtype, poisoned_empty: None) -> None:
+    images = len(shape) == 4
+    layout = torch.channels_last if images else torch.contiguous_format
+    dy, y = (torch.randn(shape).to(dtype).contiguous(memory_format=layout) for _ in range(2))
+    y = y.relu()
+    y[(0,) * y.dim()] = float("nan")
+    expected = torch.ops.aten.threshold_backward(dy, y, 0)
+    summed = (0, 2, 3) if images else tuple(range(len(shape) - 1))
+    for _ in range(3):  # as it is, recorded, and replayed
+        with torch.no_grad():
+            masked, sums = ops.output_gradients(dy, y, not images, torch.float32)
+        assert masked.stride() == dy.stride() and torch.equal(masked, expected)
+        assert sums is not None
+        assert_as_accurate(sums, expected.float().sum(summed), expected.double().sum(summed))
+
+
+@pytest.mark.parametrize("what", ["no bias", "nchw", "expanded", "transposed", "grad", "float64"])
+def test_pytorchs_operators_compute_other_gradients_behind_relu(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_kernel(*args: object) -> None:
+        raise AssertionError("the kernel ran")
+
+    monkeypatch.setattr(ops, "run_relu_sums", no_kernel)
+    dy, y = torch.randn(2, 4, 3, 5), torch.randn(2, 4, 3, 5).relu()
+    last = what == "transposed"
+    if what == "expanded":
+        dy = torch.randn(1).expand(2, 4, 3, 5)
+    if what not in ("nchw", "expanded", "transposed"):
+        dy, y = (one.contiguous(memory_format=torch.channels_last) for one in (dy, y))
+    if last:
+        dy = torch.randn(5, 3, 4, 2).permute(3, 2, 1, 0)
+    if what == "float64":
+        dy, y = dy.double(), y.double()
+    expected = torch.ops.aten.threshold_backward(dy, y, 0)
+    with torch.set_grad_enabled(what == "grad"):
+        masked, sums = ops.output_gradients(dy, y, last, None if what == "no bias" else dy.dtype)
+    assert torch.equal(masked, expected)
+    if what == "no bias":
+        assert sums is None
+    else:
+        torch.testing.assert_close(sums, expected.sum((0, 1, 2) if last else (0, 2, 3)))
+
+
+def test_without_relu_gradients_stay() -> None:
+    dy = torch.randn(300, 33)
+    with torch.no_grad():
+        same, sums = ops.output_gradients(dy, None, True, torch.float32)
+        assert same is dy
+        torch.testing.assert_close(sums, dy.sum(0))
+        assert ops.output_gradients(dy, None, True, None) == (dy, None)
+
+
 def test_its_cost_is_one_read() -> None:
     cost = channel_sums_cost(10, 4, 2)
     assert cost.bytes_read == 80 and cost.flops == 40
+    behind = channel_sums_cost(10, 4, 2, relu=True)
+    assert (behind.flops, behind.bytes_read, behind.bytes_written) == (80, 160, 88)
 
 
 @pytest.mark.gpu
@@ -95,3 +150,21 @@ def test_sums_of_layers(shape: tuple[int, int, int], dtype: torch.dtype, monkeyp
     with torch.no_grad():
         ours = ops.channel_sums(x, torch.float32)
     assert_as_accurate(ours, x.float().sum((0, 2)), x.double().sum((0, 2)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(128, 192, 27, 27), (2048, 4096), (3, 700, 1000), (64, 64, 112, 112)])
+def test_gradients_of_layers_behind_relu(
+    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops, "PROGRAMS", 528)
+    images = len(shape) == 4
+    layout = torch.channels_last if images else torch.contiguous_format
+    dy, y = (torch.randn(shape, device="cuda").to(dtype).contiguous(memory_format=layout) for _ in range(2))
+    expected = torch.ops.aten.threshold_backward(dy, y.relu_(), 0)
+    summed = (0, 2, 3) if images else tuple(range(len(shape) - 1))
+    with torch.no_grad():
+        masked, sums = ops.output_gradients(dy, y, not images, torch.float32)
+    assert torch.equal(masked, expected) and sums is not None
+    assert_as_accurate(sums, expected.float().sum(summed), expected.double().sum(summed))

@@ -56,17 +56,34 @@ def strided_linear(impl: functional.Impl, x: Tensor, w: Tensor, b: Tensor) -> Te
     return functional.linear(x.mT.contiguous().mT, w, b, out_features=len(b), impl=impl)
 
 
+def relu_linear(impl: functional.Impl, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return functional.linear(x, w, b, out_features=len(b), relu=True, impl=impl)
+
+
+def dense_relu_linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return dense_linear(x, w, b).relu()
+
+
 def dense_conv(steps: dict[str, tuple[int, ...]], groups: int, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     matrix = reference.dense_matrix(w, len(b), x.shape[1], groups)
     return F.conv2d(x, matrix, b, **steps, groups=groups)
 
 
+def dense_relu_conv(steps: dict[str, tuple[int, ...]], groups: int, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return dense_conv(steps, groups, x, w, b).relu()
+
+
 def circulant_conv(
     steps: dict[str, tuple[int, ...]], groups: int, layout: torch.memory_format, impl: functional.Impl,
-    x: Tensor, w: Tensor, b: Tensor,
+    x: Tensor, w: Tensor, b: Tensor, relu: bool = False,
 ) -> Tensor:  # fmt: skip
     x = x.contiguous(memory_format=layout)
-    return functional.conv(x, w, b, out_channels=len(b), **steps, groups=groups, impl=impl)
+    return functional.conv(x, w, b, out_channels=len(b), **steps, groups=groups, relu=relu, impl=impl)
+
+
+def signed_bias(outputs: int) -> Tensor:
+    """Far from the small products beside it, so that no rounding moves an output across zero."""
+    return torch.arange(outputs, dtype=torch.float64) % 2 * 8 - 4
 
 
 class Circulants:
@@ -123,6 +140,9 @@ class Circulants:
             for published in PUBLISHED:
                 name = f"{published} linear k={k} {inputs}>{outputs}"
                 yield Product(name, partial(strided_linear, published), dense_linear, operands, FP32)
+            behind = operands[0] / inputs**0.5, operands[1], signed_bias(outputs)
+            for dtype in (FP32, BF16, FP16) if k in (4, 16) else ():
+                yield Product(f"relu linear k={k}", partial(relu_linear, "kernel"), dense_relu_linear, behind, dtype)
         for k, outputs, inputs, kernel, stride, padding, dilation, groups, image in CONVS:
             steps = {"stride": stride, "padding": padding, "dilation": dilation}
             batch, *sizes = image
@@ -130,6 +150,10 @@ class Circulants:
                 numbers(batch, inputs, *sizes), blocks(k, outputs, inputs, kernel, groups), numbers(outputs),
             )  # fmt: skip
             for layout in (torch.contiguous_format, torch.channels_last):
+                behind = operands[0] / inputs, operands[1], signed_bias(outputs)
+                ours = partial(circulant_conv, steps, groups, layout, "kernel", relu=True)
+                plain = partial(dense_relu_conv, steps, groups)
+                yield Product(f"relu conv k={k} {layout}", ours, plain, behind, FP16 if k == 4 else BF16)
                 plain = partial(dense_conv, steps, groups)
                 variants = ("kernel", FP32), *(("materialized", dtype) for dtype in (FP32, BF16, FP16))
                 if groups == 1:
@@ -162,7 +186,7 @@ class Circulants:
         for bias, s in ((None, signs[:2]), (leaf(8), None)):
             for scaled in (False, True):
                 operands = leaf(1, 4, 3, 2), leaf(4, 2, 1, 1, 2), s, bias
-                yield layer_ops.layer, (*operands, 8, steps, FP32, scaled)
+                yield layer_ops.layer, (*operands, 8, steps, FP32, scaled, bias is not None)
         split = torch.randn(2, *xs.shape).half(), torch.randn(2, *ws.shape).half(), torch.ones(1), torch.ones(1)
         whole = torch.randn(xs.shape), torch.randn(ws.shape), torch.ones(0), torch.ones(0)
         sizes = signs[:2], steps, (1, 4, 3, 2), (4, 2, 1, 1, 2), False, FP32, FP32
@@ -171,7 +195,10 @@ class Circulants:
                 layer_ops.layer_backward,
                 (torch.randn(1, 8, window.out_height, window.out_width), *kept, *sizes, *wanted),
             )
-        yield layer_ops.layer, (leaf(2, 3, 5), leaf(1, 2, 4), None, leaf(3), 3, Conv2dProblem(6).pack(), FP32, False)
+        yield (
+            layer_ops.layer,
+            (leaf(2, 3, 5), leaf(1, 2, 4), None, leaf(3), 3, Conv2dProblem(6).pack(), FP32, False, False),
+        )
         states = leaf(2, 7), leaf(2, 7)
         yield recurrent.recurrence, (leaf(3, 2, 32), leaf(2, 8, 2, 2), *states, 4)
         yield materialized.linear, (leaf(2, 5), leaf(2, 2, 4), 6)
@@ -227,6 +254,10 @@ class Circulants:
             "block size 4.0": (lambda: Circulant(block_size=4.0), ("integer", "4.0")),  # type: ignore[arg-type]
             "init": (lambda: Circulant(init="best"), ("init 'best'", "fresh, project")),  # type: ignore[arg-type]
             "impl": (lambda: Circulant(impl="kernels"), ("kernels", "did you mean 'kernel'")),  # type: ignore[arg-type]
+            "activation": (
+                lambda: BlockCirculantLinear(8, 8, 4, activation="gelu"),  # type: ignore[arg-type]
+                ("activation", "'relu' or None", "'gelu'"),
+            ),
             "no width": (lambda: BlockCirculantLinear(0, 8, 4), ("in_features", "at least 1", "got 0")),
             "groups": (lambda: BlockCirculantConv2d(8, 6, 3, groups=4), ("divisor of 8 and 6", "got 4")),
             "kernel": (lambda: BlockCirculantConv2d(8, 6, (3, 0)), ("kernel_size", ">= 1", "(3, 0)")),

@@ -21,10 +21,10 @@ def leaf(*shape: int) -> Tensor:
 
 
 def layer_and_spectra(
-    x: Tensor, w: Tensor, signs: Tensor | None = None, bias: Tensor | None = None
+    x: Tensor, w: Tensor, signs: Tensor | None = None, bias: Tensor | None = None, relu: bool = False
 ) -> tuple[Tensor, ...]:
     """The output and the spectra of input and weight, in blocks of 3."""
-    results: tuple[Tensor, ...] = layer_ops.layer(x, w, signs, bias, 4, WINDOW.pack(), FP64, False)
+    results: tuple[Tensor, ...] = layer_ops.layer(x, w, signs, bias, 4, WINDOW.pack(), FP64, False, relu)
     return results[:3]
 
 
@@ -33,7 +33,10 @@ def test_gradients_of_outputs(poisoned_empty: None) -> None:
     operands = leaf(*X), leaf(*WEIGHT), leaf(4)
     # One random direction instead of every coordinate: the interpreter takes milliseconds for each call.
     for check in gradcheck, gradgradcheck:
-        assert check(lambda x, w, bias: layer_and_spectra(x, w, signs, bias)[0], operands, fast_mode=True)
+        for relu in (False, True):
+            assert check(
+                lambda x, w, b, relu=relu: layer_and_spectra(x, w, signs, b, relu)[0], operands, fast_mode=True
+            )
 
 
 def test_gradients_of_spectra(poisoned_empty: None) -> None:
@@ -57,7 +60,7 @@ def test_a_frozen_operand_costs_no_gradient(frozen: int) -> None:
 
 def test_batched_gradients() -> None:
     operands = leaf(*X), leaf(*WEIGHT)
-    y, *_ = layer_ops.layer_eager(*operands, None, None, 4, tuple(WINDOW.pack()), FP64, False)
+    y, *_ = layer_ops.layer_eager(*operands, None, None, 4, tuple(WINDOW.pack()), FP64, False, True)
     directions = torch.randn(2, *y.shape, dtype=FP64)
     batched = torch.autograd.grad(y, operands, directions, retain_graph=True, is_grads_batched=True)
     for direction, *ours in zip(directions, *batched, strict=True):

@@ -1,10 +1,12 @@
-"""Sums over the rows of a tensor: by a kernel where that is faster than PyTorch's reduction, which it replaces.
+"""Sums over the rows of a tensor, as gradients of biases are, also behind ReLU.
 
-`benchmarks.ladder.channel_sums` compares both. Compilers fuse PyTorch's reduction with its neighbours, so they still
-see it.
+A kernel replaces PyTorch's reduction where it is faster; `benchmarks.ladder.channel_sums` compares both. Compilers fuse
+PyTorch's operators with their neighbours, so they still see these.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,6 +40,32 @@ def channel_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     return run_channel_sums(x, dtype)
 
 
+def output_gradients(
+    dy: Tensor, relu: Tensor | None, channels_are_last: bool, bias_dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of what a layer adds its bias to, and of the bias.
+
+    Args:
+        dy: gradients of the layer's output, ``(..., C)`` if ``channels_are_last`` and else ``(N, C, ...)``.
+        relu: the output, if a ReLU is the layer's last step.
+        channels_are_last: of the shape, whatever the strides are.
+        bias_dtype: the dtype of the bias; None if its gradient is not needed.
+    """
+
+    def rows(x: Tensor) -> Tensor:
+        return x.reshape(-1, x.shape[-1], 1) if channels_are_last else x.flatten(2)
+
+    if relu is not None:
+        are_rows = dy.is_contiguous() or not channels_are_last  # else they would be a copy
+        if are_rows and bias_dtype is not None and relu.dtype == dy.dtype and _is_supported(dy, bias_dtype):
+            masked = torch.empty_like(dy)
+            operands = rows(dy), rows(relu), rows(masked)
+            if all(_stride(each) is not None for each in operands):
+                return masked, run_relu_sums(*operands, bias_dtype)
+        dy = torch.ops.aten.threshold_backward(dy, relu, 0)
+    return dy, None if bias_dtype is None else channel_sums(rows(dy), bias_dtype)
+
+
 def _is_supported(x: Tensor, dtype: torch.dtype) -> bool:
     if torch.is_grad_enabled() or x.dtype not in DTYPES or dtype not in DTYPES or x.numel() < MIN_NUMEL:
         return False
@@ -61,8 +89,22 @@ def run_channel_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     Raises:
         UnsupportedError: channels are not contiguous, or rows have no common stride.
     """
-    stride = _stride(x)
-    if stride is None:
+    return _run(x, None, None, dtype)
+
+
+@cached_launches
+def run_relu_sums(dy: Tensor, relu: Tensor, masked: Tensor, dtype: torch.dtype) -> Tensor:
+    """Write the gradients of ReLU's inputs, whose outputs are ``relu``, to ``masked``; the sums of these.
+
+    Raises:
+        UnsupportedError: channels are not contiguous, or rows have no common stride.
+    """
+    return _run(dy, relu, masked, dtype)
+
+
+def _run(x: Tensor, relu: Tensor | None, masked: Tensor | None, dtype: torch.dtype) -> Tensor:
+    strides = [_stride(x if each is None else each) for each in (x, relu, masked)]
+    if None in strides:
         raise UnsupportedError("channel sums: expected contiguous channels in rows of one stride")
     rows, channels = x.shape[0] * x.shape[2], x.shape[1]
     block_n = clamp(16, next_power_of_2(channels), 128)
@@ -72,19 +114,21 @@ def run_channel_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     ranges = max(1, -(-rows // rows_per_program))
     out = x.new_empty(channels, dtype=dtype)
     partials = out if ranges == 1 else x.new_empty(ranges, channels, dtype=torch.float32)
-    _launch(x, partials, rows, channels, stride, rows_per_program, ranges, block_m, block_n)
+    _launch(x, relu, masked, partials, rows, channels, strides, rows_per_program, ranges, block_m, block_n)
     if ranges > 1:  # narrow tiles, so that several programs read the partial sums
         block_m = clamp(1, next_power_of_2(ranges), 128)
-        _launch(partials, out, ranges, channels, channels, -(-ranges // block_m) * block_m, 1, block_m, 32)
+        last = -(-ranges // block_m) * block_m
+        _launch(partials, None, None, out, ranges, channels, [channels] * 3, last, 1, block_m, 32)
     return out
 
 
 def _launch(
-    x: Tensor, out: Tensor, rows: int, channels: int, stride: int, rows_per_program: int, ranges: int, block_m: int,
-    block_n: int,
+    x: Tensor, relu: Tensor | None, masked: Tensor | None, out: Tensor, rows: int, channels: int,
+    strides: Sequence[int | None], rows_per_program: int, ranges: int, block_m: int, block_n: int,
 ) -> None:  # fmt: skip
     launch(
         kernels.channel_sums_kernel, ranges * -(-channels // block_n), x,
-        x, out, rows, channels, stride, rows_per_program,
-        BLOCK_M=block_m, BLOCK_N=block_n, UPCAST=INTERPRETED, INDEX=index_type(x), **pdl_options(x, out),
+        x, x if relu is None else relu, x if masked is None else masked, out, rows, channels, *strides,
+        rows_per_program, RELU=relu is not None, BLOCK_M=block_m, BLOCK_N=block_n, UPCAST=INTERPRETED,
+        INDEX=index_type(x), **pdl_options(x, out),
     )  # fmt: skip

@@ -85,6 +85,7 @@ def linear(
     *,
     out_features: int,
     signs: Tensor | None = None,
+    relu: bool = False,
     impl: Impl = "auto",
 ) -> Tensor:
     """``y = x W^T + b`` with a block-circulant ``W``.
@@ -96,6 +97,7 @@ def linear(
         bias: ``(out_features,)``.
         out_features: output features; the rows of the last blocks beyond it are unused.
         signs: ``(k,)``, random signs, each 1 or -1, by which each block of input features is multiplied first.
+        relu: whether the output is that of a ReLU; ``kernel`` and ``fused_rows`` compute it in their last kernel.
         impl: the implementation.
 
     Returns:
@@ -118,24 +120,23 @@ def linear(
     if name in ("reference", "materialized", *PUBLISHED):
         x = reference.flip_signs(x, signs, x.dim() - 1)
     if name == "reference":
-        return reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
+        return _activated(reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features), relu)
     if name == "dense":
         matrix = dense_matrix(weight[:, None], signs, out_features, x.shape[-1], 1, dtype)
-        dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype))
-        return dense
+        return _activated(F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype)), relu)
     if name == "kernel":
-        return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype)
+        return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype, relu)
     y: Tensor
     if name == "fused_rows":
         fused_rows.check(rows, x, dtype, x.shape[-1], out_features, weight.shape[-1])
-        y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias)
+        y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias, relu)
         return y
     flat = x.reshape(rows, x.shape[-1]).to(dtype)
     if name in PUBLISHED:
         y = published.linear(flat, weight.to(dtype), out_features, name)
-        return (y if bias is None else y + bias.to(dtype)).view(*x.shape[:-1], out_features)
+        return _activated(y if bias is None else y + bias.to(dtype), relu).view(*x.shape[:-1], out_features)
     y = materialized.linear_eager(flat, weight, out_features)
-    return owned(y if bias is None else y + bias.to(dtype), (*x.shape[:-1], out_features))
+    return owned(_activated(y if bias is None else y + bias.to(dtype), relu), (*x.shape[:-1], out_features))
 
 
 def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -178,6 +179,7 @@ def conv(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     signs: Tensor | None = None,
+    relu: bool = False,
     impl: Impl = "auto",
 ) -> Tensor:
     """A 1D or 2D convolution with a block-circulant channel matrix for each filter tap.
@@ -191,6 +193,7 @@ def conv(
         stride, padding, dilation: one integer, or one for each spatial dimension.
         groups: blocked connections from input to output channels, as in `torch.nn.Conv2d`.
         signs: ``(k,)``, random signs, each 1 or -1, by which each block of input channels is multiplied first.
+        relu: as in `linear`.
         impl: the implementation.
 
     Returns:
@@ -218,7 +221,7 @@ def conv(
     if axes == 1:
         flat = conv(
             x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
-            padding=(0, *padding), dilation=(1, *dilation), groups=groups, signs=signs, impl=impl,
+            padding=(0, *padding), dilation=(1, *dilation), groups=groups, signs=signs, relu=relu, impl=impl,
         )  # fmt: skip
         return owned(flat, (*flat.shape[:2], flat.shape[3]))
     window = _window(x, weight, stride, padding, dilation, groups)
@@ -226,42 +229,46 @@ def conv(
     dtype = compute_dtype(x)
     if name == "reference":
         x = reference.flip_signs(x, signs, groups=groups)
-        return reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window)
+        return _activated(reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window), relu)
     if name == "dense":
         taps = weight.flatten(1, 2)
         channels_last = x.stride(1) == 1  # the library wants weights in the memory format of the images
         matrix = dense_matrix(taps, signs, out_channels, x.shape[1] // groups, groups, dtype, channels_last)
         matrix = torch.unflatten(matrix, -1, weight.shape[1:3])
-        return F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups)
+        return _activated(F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups), relu)
     if name == "kernel":
-        return _spectral(x, weight, signs, bias, out_channels, window, dtype)
+        return _spectral(x, weight, signs, bias, out_channels, window, dtype, relu)
     y: Tensor
     if name in PUBLISHED:
         images = reference.flip_signs(x, signs, groups=groups).to(dtype)
         y = published.conv(images, weight.to(dtype), out_channels, window, name)
-        return y if bias is None else y + bias.to(dtype)[:, None, None]
+        return _activated(y if bias is None else y + bias.to(dtype)[:, None, None], relu)
     if name == "fused_rows":
-        return _pointwise(x, weight, signs, bias, out_channels, window, dtype)
+        return _pointwise(x, weight, signs, bias, out_channels, window, dtype, relu)
     operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), signs, cast(bias, dtype)
     y, *_ = convolution.conv_eager(*operands, out_channels, tuple(window.pack()))
-    return owned(y, (*y.shape[:2], window.out_height, window.out_width))
+    return owned(_activated(y, relu), (*y.shape[:2], window.out_height, window.out_width))
+
+
+def _activated(y: Tensor, relu: bool) -> Tensor:
+    return torch.relu(y) if relu else y
 
 
 def _spectral(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: Conv2dProblem,
-    dtype: torch.dtype,
+    dtype: torch.dtype, relu: bool,
 ) -> Tensor:  # fmt: skip
     """The frequency-domain kernels, which read operands of any strides."""
     check_device(x)
     scaled = scaled_fp16.applies(dtype, x, weight, outputs, window)
     y: Tensor
-    y, *_ = layer_ops.layer_eager(x, weight, signs, bias, outputs, tuple(window.pack()), dtype, scaled)
+    y, *_ = layer_ops.layer_eager(x, weight, signs, bias, outputs, tuple(window.pack()), dtype, scaled, relu)
     return y
 
 
 def _pointwise(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: Conv2dProblem,
-    dtype: torch.dtype,
+    dtype: torch.dtype, relu: bool,
 ) -> Tensor:  # fmt: skip
     """A convolution that is a linear map of pixels, whose channels are contiguous, by the fused kernels."""
     if not window.pointwise or (window.padding_height, window.padding_width) != (0, 0) or window.groups > 1:
@@ -277,7 +284,7 @@ def _pointwise(
             'x.contiguous(memory_format=torch.channels_last), or use impl="kernel"'
         )
     y: Tensor
-    y, _ = fused_rows.linear_eager(pixels.to(dtype), weight.flatten(0, 2), signs, bias)
+    y, _ = fused_rows.linear_eager(pixels.to(dtype), weight.flatten(0, 2), signs, bias, relu)
     return y.permute(0, 3, 1, 2)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from lamina.accelerate.common.channel_sums.ops import channel_sums
+from lamina.accelerate.common.channel_sums.ops import output_gradients
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant import scaled_fp16
 from lamina.accelerate.methods.circulant.basis import num_terms
@@ -45,21 +45,22 @@ LINEAR = 3
 @torch.library.custom_op("lamina::circulant_layer", mutates_args=())
 def layer(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: list[int],
-    dtype: torch.dtype, scaled: bool,
+    dtype: torch.dtype, scaled: bool, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The output in ``dtype``, the spectra of ``x`` and ``weight``, and, if ``scaled``, their inverse scales.
 
     A linear layer maps ``x (..., C)`` to ``(..., outputs)`` by ``weight (P, q, k)``, a convolution ``x (N, C, H, W)``
     to ``(N, outputs, H', W')`` by ``weight (P, *kernel, q, k)``; both accept any strides. Spectra are ``[F, ...]`` in
-    ``dtype``, or ``[terms, F, ...]`` in scaled float16, with an inverse scale ``[1]`` each.
+    ``dtype``, or ``[terms, F, ...]`` in scaled float16, with an inverse scale ``[1]`` each. With ``relu``, the output
+    is that of a ReLU.
     """
-    return _run_layer(x, weight, signs, bias, outputs, tuple(window), dtype, scaled)
+    return _run_layer(x, weight, signs, bias, outputs, tuple(window), dtype, scaled, relu)
 
 
 @cached_launches
 def _run_layer(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: tuple[int, ...],
-    dtype: torch.dtype, scaled: bool,
+    dtype: torch.dtype, scaled: bool, relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     sizes, k = Conv2dProblem.unpack(window), weight.shape[-1]
     out, xs, ws, x_scale_inv, w_scale_inv = _layer_like(x, weight, outputs, sizes, dtype, scaled)
@@ -74,7 +75,7 @@ def _run_layer(
     run_spectral_matmul(xs, ws, ys, sizes, backward_data=False, output_scale=1 / headroom)
     bias = None if bias is None else bias.contiguous()
     scale_invs = x_scale_inv, w_scale_inv, w_scale_inv
-    run_idft(ys, ys, None, bias, y, y, k, sizes.groups, False, False, scale_invs, scaled * headroom)
+    run_idft(ys, ys, None, bias, y, y, k, sizes.groups, False, False, scale_invs, scaled * headroom, relu=relu)
     return out, xs, ws, x_scale_inv, w_scale_inv
 
 
@@ -172,7 +173,7 @@ def _layer_backward_like(
 @layer.register_fake
 def _(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: list[int],
-    dtype: torch.dtype, scaled: bool,
+    dtype: torch.dtype, scaled: bool, relu: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     return _layer_like(x, weight, outputs, Conv2dProblem.unpack(window), dtype, scaled)
 
@@ -186,33 +187,33 @@ def _(
 
 
 def _save_layer(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, signs, bias, _, window, _, ctx.scaled = inputs
+    x, weight, signs, bias, _, window, _, ctx.scaled, relu = inputs
     ctx.window, ctx.bias_dtype = tuple(window), None if bias is None else bias.dtype
     ctx.like = tuple(x.shape), tuple(weight.shape), _is_channels_last(x, weight), x.dtype, weight.dtype
-    _, *saved = output
+    y, *saved = output
     # Double backward differentiates through the saved spectra; scaled spectra are not differentiable.
     ctx.mark_non_differentiable(*saved if ctx.scaled else saved[2:])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(signs, *saved, *((x, weight) if ctx.scaled else ()))
+    ctx.save_for_backward(y if relu else None, signs, *saved, *((x, weight) if ctx.scaled else ()))
 
 
 def _layer_gradient(ctx: Any, gy: Tensor | None, gxs: Tensor | None, gws: Tensor | None, *_: None) -> tuple[Any, ...]:
     for_x, for_w, _, for_bias, *_ = ctx.needs_input_grad
+    y, signs, *saved = ctx.saved_tensors
     bias = dx = dw = None
-    if for_bias and gy is not None:
-        bias = channel_sums(_rows(gy, len(ctx.like[1])), ctx.bias_dtype)
+    if gy is not None:
+        gy, bias = output_gradients(gy, y, len(ctx.like[1]) == LINEAR, ctx.bias_dtype if for_bias else None)
     if torch.is_grad_enabled() or gxs is not None or gws is not None:
         dx, dw = _differentiable(ctx, gy, gxs, gws)
     elif gy is not None and (for_x or for_w):
-        signs, *saved = ctx.saved_tensors
         arguments = gy, *saved[:4], signs, ctx.window, *ctx.like, for_x, for_w
         dx, dw = call_in_backward(layer_backward, _run_layer_backward, *arguments)
-    return dx if for_x else None, dw if for_w else None, None, bias, *(None,) * 4
+    return dx if for_x else None, dw if for_w else None, None, bias, *(None,) * 5
 
 
 def _differentiable(ctx: Any, gy: Tensor | None, gxs: Tensor | None, gws: Tensor | None) -> tuple[Tensor, Tensor]:
     """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
-    (signs, xs, ws, _, _, *operands), groups = ctx.saved_tensors, Conv2dProblem.unpack(ctx.window).groups
+    (_, signs, xs, ws, _, _, *operands), groups = ctx.saved_tensors, Conv2dProblem.unpack(ctx.window).groups
     x_shape, w_shape, channels_last, x_dtype, w_dtype = ctx.like
     k, axes = w_shape[-1], len(w_shape)
     if ctx.scaled:

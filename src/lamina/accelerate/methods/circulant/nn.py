@@ -20,6 +20,7 @@ from lamina.errors import UsageError
 __all__ = ["LAYERS", "BlockCirculantConv1d", "BlockCirculantConv2d", "BlockCirculantLSTM", "BlockCirculantLinear"]
 
 Init = Literal["project", "fresh"]
+Activation = Literal["relu"]
 
 
 class BlockCirculantLinear(nn.Module):
@@ -34,6 +35,7 @@ class BlockCirculantLinear(nn.Module):
         block_size: ``k``, from 2 to 256.
         bias: whether to learn an additive bias.
         signs: whether to apply random sign flips to the inputs, fixed at initialization; see `Circulant`.
+        activation: ``"relu"`` if the output is that of a ReLU, which the last kernel computes.
         impl: the implementation; see `functional`.
 
     Raises:
@@ -50,6 +52,7 @@ class BlockCirculantLinear(nn.Module):
         bias: bool = True,
         *,
         signs: bool = False,
+        activation: Activation | None = None,
         impl: Impl = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -59,6 +62,7 @@ class BlockCirculantLinear(nn.Module):
         check_block_size(block_size)
         self.in_features, self.out_features, self.block_size = in_features, out_features, block_size
         self.impl: Impl = check_impl(impl)
+        self.activation = check_activation(activation)
         self.kept_energy: float | None = None
         p, q = -(-out_features // block_size), -(-in_features // block_size)
         self.weight = nn.Parameter(torch.empty(p, q, block_size, device=device, dtype=dtype))
@@ -77,8 +81,9 @@ class BlockCirculantLinear(nn.Module):
         """``x (..., in_features)`` to ``(..., out_features)``."""
         check_input_size(self, input, -1, self.in_features)
         return functional.linear(
-            input, self.weight, self.bias, out_features=self.out_features, signs=self.signs, impl=self.impl
-        )
+            input, self.weight, self.bias, out_features=self.out_features, signs=self.signs,
+            relu=has_relu(self), impl=self.impl,
+        )  # fmt: skip
 
     @classmethod
     def from_dense(
@@ -100,14 +105,14 @@ class BlockCirculantLinear(nn.Module):
         return layer
 
     @torch.no_grad()
-    def to_dense(self) -> nn.Linear:
-        """The equivalent dense layer."""
+    def to_dense(self) -> nn.Module:
+        """The equivalent dense layer; with an activation, a Sequential of both."""
         dense: nn.Linear = nn.utils.skip_init(
             nn.Linear, self.in_features, self.out_features, self.bias is not None,
             device=self.weight.device, dtype=self.weight.dtype,
         )  # fmt: skip
         store_dense(self, dense, dense_matrix(self.weight, self.out_features, self.in_features, signs=self.signs))
-        return dense
+        return followed(dense, self)
 
     def executed(self, phase: str) -> tuple[str, str]:
         """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
@@ -140,6 +145,7 @@ class _BlockCirculantConv(nn.Module):
         *,
         block_size: int = 64,
         signs: bool = False,
+        activation: Activation | None = None,
         impl: Impl = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -160,6 +166,7 @@ class _BlockCirculantConv(nn.Module):
         self.padding_mode, self.block_size = padding_mode, block_size
         self.pad_widths = self._pad_widths()
         self.impl: Impl = check_impl(impl)
+        self.activation = check_activation(activation)
         self.kept_energy: float | None = None
         p, q = groups * -(-(out_channels // groups) // block_size), -(-(in_channels // groups) // block_size)
         shape = (p, *self.kernel_size, q, block_size)
@@ -187,7 +194,7 @@ class _BlockCirculantConv(nn.Module):
             padding = (0,) * self.axes
         return functional.conv(
             input, self.weight, self.bias, out_channels=self.out_channels, stride=self.stride, padding=padding,
-            dilation=self.dilation, groups=self.groups, signs=self.signs, impl=self.impl,
+            dilation=self.dilation, groups=self.groups, signs=self.signs, relu=has_relu(self), impl=self.impl,
         )  # fmt: skip
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -219,14 +226,14 @@ class _BlockCirculantConv(nn.Module):
         return layer
 
     @torch.no_grad()
-    def to_dense(self) -> nn.Conv1d | nn.Conv2d:
-        """The equivalent dense layer."""
+    def to_dense(self) -> nn.Module:
+        """The equivalent dense layer; with an activation, a Sequential of both."""
         dense: nn.Conv1d | nn.Conv2d = nn.utils.skip_init(
             self.dense, *conv_arguments(self), device=self.weight.device, dtype=self.weight.dtype
         )
         sizes = self.out_channels, self.in_channels, self.groups
         store_dense(self, dense, dense_matrix(self.weight, *sizes, self.signs))
-        return dense
+        return followed(dense, self)
 
     def executed(self, phase: str) -> tuple[str, str]:
         """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
@@ -336,7 +343,29 @@ def store_dense(layer: Any, dense: Any, matrix: Tensor) -> None:
 def _impl_repr(layer: Any) -> str:
     kept = "" if layer.kept_energy is None else f", kept_energy={layer.kept_energy:.3g}"
     signs = "" if layer.signs is None else ", signs=True"
-    return f"{signs}, impl={layer.impl}{kept}"
+    activation = f", activation={layer.activation}" if has_relu(layer) else ""
+    return f"{signs}{activation}, impl={layer.impl}{kept}"
+
+
+def has_relu(layer: Any) -> bool:
+    """Whether a layer's output is that of a ReLU; those that were pickled before layers could have one have none."""
+    return getattr(layer, "activation", None) is not None
+
+
+def followed(dense: nn.Module, layer: Any) -> nn.Module:
+    """A dense layer with the activation of a circulant one."""
+    return nn.Sequential(dense, nn.ReLU()) if has_relu(layer) else dense
+
+
+def check_activation(activation: str | None) -> Activation | None:
+    """Check an activation.
+
+    Raises:
+        UsageError: it is unknown.
+    """
+    if activation not in (None, "relu"):
+        raise UsageError(f"activation: expected 'relu' or None, got {activation!r}")
+    return "relu" if activation else None
 
 
 def check_sizes(**sizes: int) -> None:

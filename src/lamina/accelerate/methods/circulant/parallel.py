@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from lamina.accelerate.methods.circulant import functional
-from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
+from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear, has_relu
 from lamina.errors import UsageError
 
 __all__ = ["BlockColwiseParallel", "BlockRowwiseParallel"]
@@ -72,7 +72,7 @@ class _Colwise(BlockCirculantLinear):
         bias = None if self.bias is None else _local(self.bias)
         features = self.out_features // mesh.size()
         return functional.linear(
-            x, _local(self.weight), bias, out_features=features, signs=self.signs, impl=self.impl
+            x, _local(self.weight), bias, out_features=features, signs=self.signs, relu=has_relu(self), impl=self.impl
         )  # fmt: skip
 
 
@@ -88,7 +88,8 @@ class _Rowwise(BlockCirculantLinear):
             placements=[Replicate()]
         )
         y = whole.to_local()
-        return y if self.bias is None else y + _local(self.bias)
+        y = y if self.bias is None else y + _local(self.bias)
+        return torch.relu(y) if has_relu(self) else y
 
 
 def _linear(module: nn.Module) -> BlockCirculantLinear:

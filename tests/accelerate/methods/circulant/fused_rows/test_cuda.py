@@ -85,6 +85,36 @@ def test_on_the_cpu(case: str, signed: bool, monkeypatch: pytest.MonkeyPatch) ->
     check(*CASES[case], device="cpu", signed=signed)
 
 
+def check_relu(
+    k: int, p: int, q: int, rows: int, dtype: torch.dtype, tile: RowTile | None = None, device: str = "cuda"
+) -> None:
+    """Outputs behind ReLU are bit by bit the ReLU of outputs, of which some are not numbers."""
+    x, bias = torch.randn(rows, q * k).to(device, dtype), torch.randn(p * k).to(device)
+    x[0, 0] = torch.nan
+    forward, _ = cuda.weight_spectra(torch.randn(p, q, k).to(device), dtype)
+    for b in (bias, None):
+        plain, fused = torch.full((2, rows, p * k), torch.inf, device=device, dtype=dtype)
+        cuda.run_rows(x, forward, b, plain, k, tile)
+        cuda.run_rows(x, forward, b, fused, k, tile, relu=True)
+        assert plain[0].isnan().any()
+        torch.testing.assert_close(fused, plain.relu(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_relu_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
+    monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
+    k, p, q, rows, dtype, _, tile, *_ = CASES[case]
+    check_relu(k, p, q, rows, dtype, tile, device="cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
+@pytest.mark.parametrize("sizes", [LARGE[0], LARGE[5], LARGE[7], LARGE[9]])
+def test_relu_on_the_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    check_relu(*sizes, dtype)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize(("dtype", "weight_dtype"), [(BF16, FP32), (FP16, FP16), (FP32, FP32)])

@@ -61,7 +61,9 @@ def assert_close(ours: list[Tensor], layer: nn.Module, x: Tensor, gy: Tensor, dt
 def test_a_step_under_autocast_on_the_cpu(
     emulated: None, poisoned_empty: None, dtype: torch.dtype, signs: bool
 ) -> None:
-    layer = BlockCirculantLinear(96, 64, 32, signs=signs)
+    layer = BlockCirculantLinear(96, 64, 32, signs=signs, activation="relu" if dtype == FP16 else None)
+    with torch.no_grad():
+        layer.bias.copy_(torch.arange(64) % 2 * 8 - 4)  # type: ignore[union-attr]  # no output is near zero
     x, gy = torch.randn(7, 3, 96).transpose(0, 1), torch.randn(3, 7, 64).to(dtype).float()
     ours = step(layer, "fused_rows", x, gy, dtype)
     assert [one.dtype for one in ours] == [dtype, FP32, FP32, FP32]
@@ -78,7 +80,9 @@ def tf32() -> Iterator[None]:
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_a_step_in_tf32_on_the_cpu(emulated: None, tf32: None, poisoned_empty: None, signs: bool) -> None:
-    layer = BlockCirculantLinear(96, 64, 32, signs=signs)
+    layer = BlockCirculantLinear(96, 64, 32, signs=signs, activation="relu" if signs else None)
+    with torch.no_grad():
+        layer.bias.copy_(torch.arange(64) % 2 * 8 - 4)  # type: ignore[union-attr]  # no output is near zero
     x, gy = torch.randn(7, 3, 96).transpose(0, 1), torch.randn(3, 7, 64)
     for _ in range(3):  # as it is, recorded, and replayed
         ours = step(layer, "fused_rows", x, gy)
@@ -96,7 +100,9 @@ def test_without_tf32_float32_is_refused_after_it_was_computed(emulated: None) -
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_a_pointwise_convolution_in_channels_last_on_the_cpu(emulated: None, signs: bool) -> None:
-    layer = BlockCirculantConv2d(64, 32, 1, block_size=16, signs=signs)
+    layer = BlockCirculantConv2d(64, 32, 1, block_size=16, signs=signs, activation="relu" if signs else None)
+    with torch.no_grad():
+        layer.bias.copy_(torch.arange(32) % 2 * 8 - 4)  # type: ignore[union-attr]  # no output is near zero
     x = torch.randn(2, 64, 3, 5).contiguous(memory_format=torch.channels_last)
     gy = torch.randn(2, 32, 3, 5).bfloat16().float()
     ours = step(layer, "fused_rows", x, gy, BF16)
@@ -120,8 +126,9 @@ def test_only_requested_gradients_are_computed_and_they_are_differentiable(
     (dw,) = torch.autograd.grad(y.float().square().sum(), w)
     assert dw.shape == w.shape
     leaves, second = (x.clone().requires_grad_(), w), []
+    bias = (torch.arange(32) % 2 * 80 - 40).to(dtype)
     for impl in ("fused_rows", "reference"):
-        y = functional.linear(*leaves, out_features=32, signs=signs, impl=impl)
+        y = functional.linear(*leaves, bias, out_features=32, signs=signs, relu=signed, impl=impl)
         first = torch.autograd.grad(y.sum(), leaves, create_graph=True)
         second.append(torch.autograd.grad(sum(one.float().square().sum() for one in first), leaves))  # type: ignore[arg-type]
     for a, b in zip(*second, strict=True):
@@ -170,7 +177,7 @@ def test_a_kernel_that_forgets_the_signs_is_not_selected(emulated: None, monkeyp
     for training in (False, True):
         assert cell.agreeing(layer, call, training, "fused_rows", "kernel").signs is layer.signs
     right = cuda.run_rows
-    monkeypatch.setattr(cuda, "run_rows", lambda *args, signs, flip_outputs=False: right(*args))
+    monkeypatch.setattr(cuda, "run_rows", lambda *args, signs, **options: right(*args))
     launch_cache.clear()
     for training in (False, True):
         with pytest.raises(UnsupportedError, match="impl=fused_rows differs from impl=kernel"):
@@ -188,20 +195,20 @@ def check_operators(device: str, dtype: torch.dtype, rows: int = 5) -> None:
     bias, signs = torch.randn(32, device=device), torch.randn(16, device=device).sign()
     for each, s, b in ((x, None, bias), (x[:, None], None, None), (x, signs, None), (x[:, None], signs, bias)):
         leaf, weight, b = (None if one is None else one.clone().requires_grad_() for one in (each, w, b))
-        torch.library.opcheck(ops.linear, (leaf, weight, s, b))
-    y, spectra = ops.linear(x, w, signs, None)
+        torch.library.opcheck(ops.linear, (leaf, weight, s, b, b is not None))
+    y, spectra = ops.linear(x, w, signs, None, False)
     for s, *wanted in ((None, True, True), (signs, True, True), (signs, True, False), (None, False, True)):
         torch.library.opcheck(ops.linear_backward, (y, x, spectra, s, [2, 4, 16], FP32, *wanted))
 
 
 def test_shapes_and_flops_need_no_device() -> None:
     x, w = torch.empty(8, 2000, 96, dtype=BF16, device="meta"), torch.empty(5, 3, 32, device="meta")
-    y, spectra = ops.linear(x, w, None, None)
+    y, spectra = ops.linear(x, w, None, None, False)
     assert (y.shape, y.dtype, spectra.shape) == ((8, 2000, 160), BF16, (1, 2, 2, 2, 32, 4))
     dx, dw = ops.linear_backward(y, x, spectra, None, [5, 3, 32], FP32, True, True)
     assert (dx.shape, dx.dtype, dw.shape, dw.dtype) == (x.shape, BF16, w.shape, FP32)
     with FlopCounterMode(display=False) as counter:
-        ops.linear(x, w, None, None)
+        ops.linear(x, w, None, None, False)
     assert 0 < counter.get_total_flops() < 2 * 16000 * 160 * 96  # fewer than the dense product
 
 

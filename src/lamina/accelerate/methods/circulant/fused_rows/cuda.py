@@ -127,10 +127,12 @@ class FusedRows:
             "IN_BLOCKS": self.in_blocks, "OUT_BLOCKS": self.out_blocks,
         }  # fmt: skip
 
-    def row_macros(self, tile: RowTile, bias: bool, signs: Tensor | None, flip_outputs: bool) -> dict[str, int]:
+    def row_macros(
+        self, tile: RowTile, bias: bool, signs: Tensor | None, flip_outputs: bool, relu: bool = False
+    ) -> dict[str, int]:
         """Macros of `fused_rows`."""
         return self.macros(tile.num_warps, tile.item_blocks) | sign_macros(signs, flip_outputs) | {
-            "CHUNK": tile.chunk, "BIAS": int(bias), "SHARED_SPECTRA": int(tile.shared_spectra),
+            "CHUNK": tile.chunk, "BIAS": int(bias), "RELU": int(relu), "SHARED_SPECTRA": int(tile.shared_spectra),
             "BLOCKS_PER_SM": tile.blocks_per_sm, "STAGED": int(tile.staged), "PREFETCH": int(tile.prefetch),
             "ROWS_AHEAD": int(tile.rows_ahead),
         }  # fmt: skip
@@ -342,9 +344,11 @@ def units(words: Tensor) -> Tensor:
 
 def run_rows(
     x: Tensor, spectra: Tensor, bias: Tensor | None, y: Tensor, block_size: int, tile: RowTile | None = None,
-    signs: Tensor | None = None, flip_outputs: bool = False,
+    signs: Tensor | None = None, flip_outputs: bool = False, relu: bool = False,
 ) -> None:  # fmt: skip
     """Write ``x (rows, q k)`` times the weights of ``spectra``, plus a float32 ``bias (p k)``, to ``y (rows, p k)``.
+
+    With ``relu``, ReLU follows the bias.
 
     ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``, or of ``y`` if ``flip_outputs``.
 
@@ -357,7 +361,7 @@ def run_rows(
     if tile is None:
         raise UnsupportedError(too_wide(x.shape[1]))
     chunks = -(-problem.out_blocks // (tile.chunk * tile.splits))
-    macros = problem.row_macros(tile, bias is not None, signs, flip_outputs)
+    macros = problem.row_macros(tile, bias is not None, signs, flip_outputs, relu)
     grid = -(-rows // 16), -(-problem.out_blocks // (tile.chunk * chunks))
     unused = eigenbasis(block_size, x.device)
     operands: list[Tensor] = [

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from lamina.accelerate.common.channel_sums.ops import channel_sums
+from lamina.accelerate.common.channel_sums.ops import output_gradients
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import transformed
 from lamina.accelerate.methods.circulant.basis import slot_count
@@ -100,19 +100,22 @@ def _signs(signs: Tensor | None) -> Tensor | None:
 
 
 @cached_launches
-def _run(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _run(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu: bool) -> tuple[Tensor, Tensor]:
     weight, (p, _, k) = weight.contiguous(), weight.shape
     y = x.new_empty(*x.shape[:-1], p * k)
     forward, backward = cuda.weight_spectra(weight, x.dtype)
     bias = None if bias is None else bias.float().contiguous()
-    cuda.run_rows(_rows(x), forward, bias, y.view(-1, p * k), k, signs=_signs(signs))
+    cuda.run_rows(_rows(x), forward, bias, y.view(-1, p * k), k, signs=_signs(signs), relu=relu)
     return y, backward
 
 
 @torch.library.custom_op("lamina::circulant_fused_rows", mutates_args=())
-def linear(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """``x (..., q*k)`` to ``(..., p*k)``, and the spectra of ``weight (p, q, k)`` for the input gradient."""
-    return _run(x, weight, signs, bias)
+def linear(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu: bool) -> tuple[Tensor, Tensor]:
+    """``x (..., q*k)`` to ``(..., p*k)``, and the spectra of ``weight (p, q, k)`` for the input gradient.
+
+    With ``relu``, the output is that of a ReLU.
+    """
+    return _run(x, weight, signs, bias, relu)
 
 
 @cached_launches
@@ -146,7 +149,7 @@ def _gradients_like(
 
 
 @linear.register_fake
-def _(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu: bool) -> tuple[Tensor, Tensor]:
     p, q, k = weight.shape
     return x.new_empty(*x.shape[:-1], p * k), cuda.spectra_like(weight, q, p, x.dtype)
 
@@ -157,26 +160,26 @@ def _(dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, *like: Any) 
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, signs, bias = inputs
+    x, weight, signs, bias, relu = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.w_shape, ctx.w_dtype = tuple(weight.shape), weight.dtype
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, output[1], signs)
+    ctx.save_for_backward(x, weight, output[1], signs, output[0] if relu else None)
 
 
 def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
-    (x, weight, spectra, signs), (for_x, for_w, _, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
+    (x, weight, spectra, signs, y), (for_x, for_w, _, for_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
     if gy is None:
-        return None, None, None, None
-    bias = channel_sums(gy.reshape(-1, gy.shape[-1], 1), ctx.bias_dtype) if for_bias else None
+        return (None,) * 5
+    gy, bias = output_gradients(gy, y, True, ctx.bias_dtype if for_bias else None)
     dx = dw = None
     if torch.is_grad_enabled():
         dx, dw = differentiable_gradients(gy, x, weight, signs)
     elif for_x or for_w:
         arguments = gy, x, spectra, signs, ctx.w_shape, ctx.w_dtype, for_x, for_w
         dx, dw = call_in_backward(linear_backward, _run_backward, *arguments)
-    return dx if for_x else None, dw if for_w else None, None, bias
+    return dx if for_x else None, dw if for_w else None, None, bias, None
 
 
 def differentiable_gradients(gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -15,10 +15,10 @@
 //
 // Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; FLIP_IN and FLIP_OUT, whether rows of that many blocks are
 // multiplied by `signs`, whose dtype is SIGN_TYPE; CHUNK, output blocks between two barriers, a multiple of
-// 8; BIAS, whether there is one; SHARED_SPECTRA, whether spectra of outputs take the place of those of inputs: there is
-// then one chunk, and each warp multiplies once; STAGED, whether outputs leave through shared memory by bulk copies that
-// run while warps multiply; PREFETCH, whether weights are read one step before they are used; ROWS_AHEAD, whether warps
-// read their next rows while they transform; BLOCKS_PER_SM.
+// 8; BIAS, whether there is one; RELU, whether it follows; SHARED_SPECTRA, whether spectra of outputs take the place of
+// those of inputs: there is then one chunk, and each warp multiplies once; STAGED, whether outputs leave through shared
+// memory by bulk copies that run while warps multiply; PREFETCH, whether weights are read one step before they are used;
+// ROWS_AHEAD, whether warps read their next rows while they transform; BLOCKS_PER_SM.
 
 typedef Element<SIGN_TYPE>::type sign_t;
 
@@ -130,6 +130,9 @@ __device__ __forceinline__ void write_vector(element* to, const word* from) {
   }
 }
 
+// ReLU, if there is one; NaN stays.
+__device__ __forceinline__ float activated(float a) { return RELU && a < 0 ? 0 : a; }
+
 // Transforms 16 rows of one output block back, from spectra at `from`, and writes the first `rows` of them, `to_stride`
 // elements apart. SCALED outputs are multiplied by `scales` of this thread's two rows.
 __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int rows, const word4* from,
@@ -175,6 +178,7 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
         float a = __fmaf_rn(odd_part, scales[r].inner, even_part), b = __fmaf_rn(-odd_part, scales[r].inner, even_part);
         a *= scales[r].outer, b *= scales[r].outer;
         if constexpr (BIAS) a += bias[first + i], b += bias[mirrored + opposite];
+        a = activated(a), b = activated(b);
         low[i] = FLIP_OUT ? flipped_element(a, signs, at) : a;
         high[opposite] = FLIP_OUT ? flipped_element(b, signs, 2 * HALF_WORDS + c * VECTOR + opposite) : b;
       }
@@ -191,6 +195,7 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
           a += bias[first + 2 * i], b += bias[first + 2 * i + 1];
           e += bias[opposite], d += bias[opposite + 1];
         }
+        a = activated(a), b = activated(b), d = activated(d), e = activated(e);
         low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
       }
       if constexpr (FLIP_OUT) {

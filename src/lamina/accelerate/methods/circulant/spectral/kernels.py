@@ -159,11 +159,11 @@ def idft_tile(
     stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_BLOCKS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-    SIGN_FLIPS: tl.constexpr, BIAS: tl.constexpr, SPLIT_K: tl.constexpr, DESCALE: tl.constexpr, ACC: tl.constexpr,
-    PRECISION: tl.constexpr,
+    SIGN_FLIPS: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr, SPLIT_K: tl.constexpr, DESCALE: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr,
     UPCAST: tl.constexpr, INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The transpose of `dft_tile`, plus ``bias (C)``: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
+    """The transpose of `dft_tile`, plus ``bias (C)``, then ``RELU``: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
 
     With ``SPLIT_K``, the input is the sum of the partials ``spectrum [split_k, F, rows, 2, G*q]``, added in order.
 
@@ -209,6 +209,8 @@ def idft_tile(
     mask = in_bounds[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
     if BIAS:
         acc += tl.load(bias + channel, mask, 0.0).to(ACC)
+    if RELU:
+        acc = tl.where(acc < 0, 0.0, acc)  # NaN stays
     pixel = y + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
     stored = rounded(acc, y.dtype.element_ty, UPCAST)
     tl.store(pixel[:, None] + channel.to(INDEX) * stride_c, stored, mask)
@@ -274,9 +276,9 @@ def idft_kernel(
     scale_inv, x_other_scale_inv, w_other_scale_inv,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_TILE_ROWS: tl.constexpr, X_TILE_BLOCKS: tl.constexpr, W_TILE_ROWS: tl.constexpr, W_TILE_BLOCKS: tl.constexpr,
-    BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, SIGN_FLIPS: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr,
-    SPLIT_K: tl.constexpr, X_DESCALE: tl.constexpr, W_DESCALE: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr, INDEX: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, SIGN_FLIPS: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr,
+    PAIR: tl.constexpr, SPLIT_K: tl.constexpr, X_DESCALE: tl.constexpr, W_DESCALE: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `dft_kernel`: rows from their spectra; with ``PAIR``, first weights from theirs."""
     tile = tl.program_id(0)
@@ -284,16 +286,16 @@ def idft_kernel(
         idft_tile(
             tile, w_spectrum, split_k, signs, w_basis, bias, scale_inv, w_other_scale_inv, w, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_TILE_ROWS, W_TILE_BLOCKS, BLOCK_K, BLOCK_N, False, False, SPLIT_K, W_DESCALE,
-            ACC, PRECISION, UPCAST, INDEX, PDL,
+            W_BLOCKS, W_GROUPS, K, W_TILE_ROWS, W_TILE_BLOCKS, BLOCK_K, BLOCK_N, False, False, False, SPLIT_K,
+            W_DESCALE, ACC, PRECISION, UPCAST, INDEX, PDL,
         )  # fmt: skip
     else:
         idft_tile(
             tile - w_tiles, x_spectrum, 1, signs, x_basis, bias, scale_inv, x_other_scale_inv, x, x_rows, x_length,
             x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, SIGN_FLIPS, BIAS, False, X_DESCALE,
-            ACC, PRECISION, UPCAST, INDEX, PDL,
+            X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, SIGN_FLIPS, BIAS, RELU, False,
+            X_DESCALE, ACC, PRECISION, UPCAST, INDEX, PDL,
         )  # fmt: skip
 
 

@@ -144,9 +144,12 @@ def run_dft(
 def run_idft(
     xs: Tensor, ws: Tensor, signs: Tensor | None, bias: Tensor | None, x: Tensor, w: Tensor,
     block_size: int, groups: int, eigenvalues: bool, pair: bool,
-    scale_invs: tuple[Tensor, ...] = (), x_descale: float = 0.0, w_descale: float = 0.0,
+    scale_invs: tuple[Tensor, ...] = (), x_descale: float = 0.0, w_descale: float = 0.0, relu: bool = False,
 ) -> None:  # fmt: skip
-    """Rows from their spectrum, with ``pair`` also weights; ``scale_invs`` and ``descale`` undo scales."""
+    """Rows from their spectrum, with ``pair`` also weights; ``scale_invs`` and ``descale`` undo scales.
+
+    ``relu`` follows the bias.
+    """
     scaled = xs.dtype == torch.float16 and x_descale > 0
     x_basis, x_sizes, x_programs, x_constexprs = _launch_side(
         x, xs, block_size, groups, eigenvalues, "X", inverse=True, scaled=scaled
@@ -162,8 +165,8 @@ def run_idft(
         xs, x if signs is None else signs, x_basis, x if bias is None else bias, x, *x_sizes,
         ws, w_basis, w, *w_sizes, w_programs, split_k,
         *(scale_invs if x_descale else (x, x, x)), K=block_size, **(w_constexprs | x_constexprs),
-        SIGN_FLIPS=signs is not None, BIAS=bias is not None, PAIR=pair, SPLIT_K=split_k > 1, X_DESCALE=x_descale,
-        W_DESCALE=w_descale, **constexprs,
+        SIGN_FLIPS=signs is not None, BIAS=bias is not None, RELU=relu, PAIR=pair, SPLIT_K=split_k > 1,
+        X_DESCALE=x_descale, W_DESCALE=w_descale, **constexprs,
     )  # fmt: skip
 
 
