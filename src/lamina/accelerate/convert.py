@@ -257,7 +257,7 @@ def _runs(
 
 def _of_chain(chain: Chain, cell: ModuleType, config: object) -> Iterator[Unit]:
     for run in cell.runs(nn.Sequential(*(link.module for link in chain)), config):
-        links = [chain[index] for index in run if type(chain[index].module) is not nn.Identity]
+        links = [chain[index] for index in run if not isinstance(chain[index].module, nn.Identity)]
         named = {link.path: link.module for link in links if link.path is not None}
         if links[0].path is not None:
             stays = next((link.module for link in links if link.path is None), None)

@@ -59,7 +59,8 @@ def convert(
     by more than the spread of the times. The model keeps them all unless its whole step is faster, with every layer
     that was selected or with those that save the most. Move the model to its device, type and memory layout first, and
     call this under ``torch.autocast`` if the model will run so.
-    Circulant layers compute the `torch.nn.ReLU` that follows them in their last kernel, and an identity replaces it.
+    Circulant layers compute the `torch.nn.ReLU` that alone reads their output in their last kernel, and an identity
+    replaces it, where `torch.fx` can trace the model.
     Sparsity-adaptive layers that train are fed by a monitor, which observes the maps that they read; see
     `lamina.accelerate.training.sparsity_monitor.monitor_of`.
 
@@ -68,7 +69,7 @@ def convert(
         config: a method: its configuration, such as ``Circulant(block_size=64)``, or its written form. That of a
             convolution algorithm is ``"dense:space_to_depth"``. Of several in a list, a layer takes the first that
             can replace it, and with ``select`` the first that makes it faster.
-        where: ``where(name, layer)`` says which layers to convert; all, if left out.
+        where: ``where(name, layer)`` says which layers to convert, and which ReLUs they may compute; all, if left out.
         example: an input of the model, a tuple of inputs, or a dict of keyword arguments. Layers that it does not
             reach are skipped: the model may compute with their weights itself.
         select: ``"measure"``; ``"model"``, which predicts times by the method's cost model and the machine's measured
@@ -113,10 +114,10 @@ def convert(
         by: Any = convert_algorithm if isinstance(one, Method) else accelerate.convert
         model, record = by(model, one, where, example=example, selector=chosen, progress=progress)
         records.append(record)
-    record = _fused(_together(records), fuse_relus(model))
+    record = _fused(_together(records), fuse_relus(model, where))
     if isinstance(chosen, Selector) and record.replaced:
         of_whole = selector(device, mode, training, cache, limit_s=limit_s)
-        model, record = faster_whole(model, dense, before, record, example, of_whole)
+        model, record = faster_whole(model, dense, before, record, example, of_whole, where)
     sparse = [layer.layer for layer in record.replaced if Method.parse(layer.method).name == "sparse"]
     if chosen is not None and training and sparse:
         wire(model, example, sparse)

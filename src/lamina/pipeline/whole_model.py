@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from lamina.accelerate.convert import put
+from lamina.accelerate.convert import Where, put
 from lamina.accelerate.methods.circulant.epilogue import fuse_relus
 from lamina.accelerate.select import Selector
 from lamina.accelerate.select.selection import DENSE
@@ -30,6 +30,7 @@ def faster_whole(
     record: Conversion,
     example: Any,
     chosen: Selector,
+    where: Where | None = None,
 ) -> tuple[nn.Module, Conversion]:
     """The model with as many of its converted layers as make its whole step faster, and the record of them.
 
@@ -43,6 +44,7 @@ def faster_whole(
         record: of the conversion, with selections.
         example: an input of the model.
         chosen: times whole models.
+        where: as `fuse_relus` takes it.
     """
     new = {layer.layer: model.get_submodule(layer.layer) for layer in record.replaced}
     groups: dict[int, list[ConvertedLayer]] = {}
@@ -59,7 +61,7 @@ def faster_whole(
             model = restored(before, dense)
             for layer in kept:
                 model = put(model, layer.layer, new[layer.layer])
-            fuse_relus(model)
+            fuse_relus(model, where)
         what = "; ".join(f"{layer.layer} {layer.method}" for layer in record.replaced if layer in kept)
         wholes.append(select_whole(dense, model, example, what, chosen))
         if wholes[-1].impl != DENSE:

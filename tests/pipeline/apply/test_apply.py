@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import lamina
+from lamina.accelerate.methods.circulant.epilogue import FusedReLU
 from lamina.errors import UsageError
 from lamina.pipeline.apply import PlanMismatch, applied, describe_type, mismatches
 from lamina.spec.plan import Plan, PlannedLayer, Run
@@ -44,6 +45,14 @@ def test_it_is_the_conversion_by_hand() -> None:
     by_plan = quiet(net(), plan_of(net(), {"0": METHOD}))
     assert torch.equal(by_plan(x), by_hand(x))
     assert by_plan.state_dict().keys() == by_hand.state_dict().keys()
+
+
+@pytest.mark.parametrize("method", ["dense", "compressed-activations"])
+def test_circulant_layers_compute_their_relu_unless_it_is_compressed(method: str) -> None:
+    model = quiet(net(), plan_of(net(), {"0": METHOD}, Run(method=method), "train"))
+    fused = method == "dense"
+    assert type(model[1]) is (FusedReLU if fused else nn.ReLU)
+    assert model[0].activation == ("relu" if fused else None)
 
 
 def test_a_file_and_a_folder_are_read(tmp_path: Path) -> None:

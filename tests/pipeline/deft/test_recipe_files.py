@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import lamina
 from lamina import build, recipes
 from lamina.accelerate import convert
+from lamina.accelerate.methods.circulant.epilogue import FusedReLU
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.network import fold
 from lamina.accelerate.methods.weight_only import WeightOnly
@@ -95,6 +96,20 @@ def test_a_described_network_needs_nothing_else(tmp_path: Path) -> None:
     save(tmp_path, model, dense, Origin(target.name, None, target.network), "fp32", {})
     x = torch.randn(2, *target.inputs[0].shape)
     assert torch.equal(lamina.load(tmp_path)(x), model(x))
+
+
+def test_relus_that_layers_compute_need_no_recipe(tmp_path: Path) -> None:
+    dense = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    model, _ = lamina.convert(copy.deepcopy(dense), lamina.Circulant(4), lambda name, _: name != "3")
+    methods = {name: ("circulant[block_size=4]", ()) for name in "02"}
+    save(tmp_path, model, dense, Origin("mine", None, None), "fp32", {}, methods)
+    loaded, x = lamina.load(tmp_path, copy.deepcopy(dense)), torch.randn(3, 8)
+    assert torch.equal(loaded(x), model(x))
+    assert [type(one) for one in loaded] == [type(model[0]), FusedReLU, type(model[2]), FusedReLU, nn.Linear]
+    taken = copy.deepcopy(model)
+    taken[3] = nn.Identity()
+    with pytest.raises(UsageError, match="3: expected one of"):
+        save(tmp_path, taken, dense, Origin("mine", None, None), "fp32", {}, methods)
 
 
 def test_other_networks_are_not_imported_by_name(lenet: nn.Module, tmp_path: Path) -> None:

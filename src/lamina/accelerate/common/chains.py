@@ -48,7 +48,7 @@ def chains(traced: Traced) -> Iterator[list[Link]]:
 def _link(traced: Traced, node: fx.Node) -> Link | None:
     module = traced.module(node)
     path = str(node.target)
-    if type(module) is nn.Identity:
+    if isinstance(module, nn.Identity):
         return Link(module)
     if module is not None and path in traced.once:
         return Link(module, path)

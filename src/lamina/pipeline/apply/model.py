@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.accelerate.convert import put
+from lamina.accelerate.methods.circulant.epilogue import fuse_relus
 from lamina.accelerate.methods.elimination.convert import unfitted
 from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
@@ -27,7 +28,7 @@ from lamina.record.wording import listed
 from lamina.spec import Method
 from lamina.spec.plan import COMPILED, Plan, PlannedLayer
 from lamina.spec.plan_file import read_plan
-from lamina.spec.whole_method import COMPRESSED, FOLD, folds, without
+from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
 
 PRUNED = "fold=true"
 """The option of pruned inputs whose producers lose their dead output channels."""
@@ -96,6 +97,8 @@ def applied(model: nn.Module, plan: Plan, example: Any = None, source: Path | No
     if any(is_lazy(one) for one in model.parameters()):
         raise UsageError("the model has lazy parameters without a size: run it on a batch of inputs first")
     model, done = _fitted(model, plan, source) or replaced_by(model, plan, folding=True)
+    if not compresses(plan.run.method):  # which keeps outputs of ReLU modules as bitmaps
+        fuse_relus(model)
     remarks = [*done.remarks, *_other_hardware(model, plan)]
     model = _run(model, plan, example, remarks)
     return model, replace(done, remarks=remarks)

@@ -12,6 +12,7 @@ from torch.jit import ScriptModule
 
 from lamina import accelerate, build
 from lamina.accelerate.convert import put
+from lamina.accelerate.methods.circulant.epilogue import FusedReLU
 from lamina.accelerate.methods.elimination.convert import ELIMINATED
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.weight_only import WeightOnly
@@ -81,7 +82,7 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
     merged = {other for _, others in methods.values() for other in others}
     inner: tuple[str, ...] = ()
     for name, module in model.named_modules():
-        if name in merged or (inner and name.startswith(inner)):
+        if name in merged or (inner and name.startswith(inner)) or isinstance(module, FusedReLU):
             continue
         if name in methods and _by_configuration(methods[name][0]):
             found[name] = _by_method(name, before[name], *methods[name])

@@ -8,6 +8,7 @@ from torch import nn
 from lamina import accelerate
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.activation_sparsity import Sparse
+from lamina.accelerate.methods.circulant.epilogue import fuse_relus
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.registry import candidates_of
@@ -17,6 +18,7 @@ from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.subject import Subject
 from lamina.record.study import Settings
 from lamina.spec import Method
+from lamina.spec.whole_method import compresses
 
 
 def deployed(
@@ -48,4 +50,6 @@ def deployed(
                 selection = chosen.select(f"{layer} on {call.signature}", offered, call)
                 ran[name] = selection.impl
                 put(network, name, offered[selection.impl]())
+    if not compresses(settings.method):  # which keeps outputs of ReLU modules as bitmaps
+        fuse_relus(network)
     return network, ran

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.accelerate.methods.circulant.convert import replace
-from lamina.accelerate.methods.circulant.epilogue import fuse_relus
+from lamina.accelerate.methods.circulant.epilogue import FusedReLU, fuse_relus
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
 
 CIRCULANT = lamina.Circulant(4, signs=True)
@@ -66,7 +66,7 @@ def test_only_a_relu_that_alone_reads_the_layer_is_fused(case: str) -> None:
     net, x = copy.deepcopy(plain), torch.randn(5, 8, requires_grad=True)
     fused = fuse_relus(net)
     assert fused == ({"relu": "first"} if case in FUSED else {})
-    assert type(net.relu) is (nn.Identity if case in FUSED else nn.ReLU)
+    assert type(net.relu) is (FusedReLU if case in FUSED else nn.ReLU)
     assert net.first.activation == ("relu" if case in FUSED else None)
     assert net.last.activation is None
     ours, theirs = (torch.autograd.grad(one(x).sin().sum(), [x, *one.parameters()]) for one in (net, plain))
@@ -108,6 +108,12 @@ def test_hooks_are_still_called(part: str) -> None:
 def test_dense_layers_keep_their_relu() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Conv1d(8, 8, 1))
     assert fuse_relus(net) == {} and type(net[1]) is nn.ReLU
+
+
+def test_only_selected_relus_are_fused() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
+    net, _ = lamina.convert(net, CIRCULANT, lambda name, _: name in "012")  # type: ignore[assignment]
+    assert [type(one) for one in net] == [BlockCirculantLinear, FusedReLU, BlockCirculantLinear, nn.ReLU]
 
 
 def test_conversion_fuses_and_says_so() -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from lamina.accelerate.common.chains import chains
 from lamina.accelerate.common.traced import trace
-from lamina.accelerate.convert import has_hooks, put
+from lamina.accelerate.convert import Where, has_hooks, put
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLinear
 from lamina.errors import UnsupportedError
 
@@ -16,11 +16,19 @@ FUSING = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d)
 """Layers that can compute a ReLU."""
 
 
-def fuse_relus(model: nn.Module) -> dict[str, str]:
-    """Let circulant layers compute the ReLU modules that alone read their outputs; identities replace these.
+class FusedReLU(nn.Identity):
+    """In place of a ReLU that the layer before it computes."""
 
-    Modules stay that have hooks, that are called several times, or that other code reads as well, as far as `torch.fx`
-    sees. A model that it cannot trace stays as it is.
+
+def fuse_relus(model: nn.Module, where: Where | None = None) -> dict[str, str]:
+    """Let circulant layers compute the ReLU modules that alone read their outputs; `FusedReLU` replaces these.
+
+    Modules stay that have hooks, that are called several times, or whose input other code reads as well, as far as
+    `torch.fx` sees. A model that it cannot trace stays as it is.
+
+    Args:
+        model: changed in place.
+        where: ``where(name, relu)`` says which ReLUs; all, if left out.
 
     Returns:
         By the name of each ReLU, that of the layer that computes it.
@@ -33,13 +41,13 @@ def fuse_relus(model: nn.Module) -> dict[str, str]:
         return {}
     fused: dict[str, str] = {}
     for chain in found:
-        links = [link for link in chain if type(link.module) is not nn.Identity]
-        for first, second in pairwise(links):
-            if not isinstance(first.module, FUSING) or type(second.module) is not nn.ReLU:
+        for layer, relu in pairwise(link for link in chain if not isinstance(link.module, nn.Identity)):
+            if not isinstance(layer.module, FUSING) or type(relu.module) is not nn.ReLU:
                 continue
-            if first.path is None or second.path is None or any(has_hooks(one.module) for one in (first, second)):
+            if layer.path is None or relu.path is None or has_hooks(layer.module) or has_hooks(relu.module):
                 continue
-            first.module.activation = "relu"
-            put(model, second.path, nn.Identity())
-            fused[second.path] = first.path
+            if where is None or where(relu.path, relu.module):
+                layer.module.activation = "relu"
+                put(model, relu.path, FusedReLU())
+                fused[relu.path] = layer.path
     return fused

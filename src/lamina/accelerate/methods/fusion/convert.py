@@ -62,13 +62,13 @@ def replace(module: nn.Module, config: Fusion) -> nn.Module:
 
 
 def _parts(module: nn.Sequential) -> list[nn.Module]:
-    return [one for one in module if type(one) is not nn.Identity]
+    return [one for one in module if not isinstance(one, nn.Identity)]
 
 
 def _length(modules: list[nn.Module], pool: bool) -> int:
     """How many modules, from the first on, are fused, with identities between them; 1 if none."""
     first, *_ = modules
-    parts = [index for index, one in enumerate(modules) if type(one) is not nn.Identity or one is first]
+    parts = [index for index, one in enumerate(modules) if not isinstance(one, nn.Identity) or one is first]
     return parts[_fused([modules[index] for index in parts], pool) - 1] + 1
 
 
