@@ -116,7 +116,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Microseconds of candidates, by the start of their names."""
     found: dict[str, float] = {}
 
-    def fake(device: torch.device, mode: str, rounds: int = 9, limit_s: float = inf) -> Any:
+    def fake(device: torch.device, mode: str, rounds: int = 9, limit_s: float = inf, **_: bool) -> Any:
         def time(steps: Any) -> Any:
             for step in steps.values():
                 step()
@@ -228,7 +228,21 @@ def test_networks_that_the_compiler_replays_are_timed_one_by_one(monkeypatch: py
     monkeypatch.setattr(pipeline_convert, "forget_compiled", lambda: rounds.append([]))
     steps = {"a": lambda: rounds.append(["compiled"]), "b": lambda: rounds.append(["compiled"])}
     times = timer(torch.device("cuda"), "reduce-overhead", limit_s=6.0, ready=True)(steps)
-    assert rounds == [[], ["compiled"], ["a"], [], ["compiled"], ["b"]] and times.keys() == {"a", "b"}
+    once = [[], ["compiled"], ["a"], [], ["compiled"], ["b"]]
+    assert rounds == once and times.keys() == {"a", "b"}
+    rounds.clear()
+    timer(torch.device("cuda"), "reduce-overhead", limit_s=6.0, ready=True, twice=True)(steps)
+    assert rounds == [*once, *once[3:], *once[:3]]
+    rounds.clear()
+    timer(torch.device("cuda"), "reduce-overhead", limit_s=3.0, ready=True, twice=True)({"a": steps["a"]})
+    assert rounds == once[:3]
+
+
+def test_two_timings_of_a_step_spread_over_what_changed_between_them() -> None:
+    slow, quick = (Timing("wall", "warm", us, us - 1, us + 1, 4) for us in (20.0, 10.0))
+    assert pipeline_convert._both(slow, quick) == Timing("wall", "warm", 15.0, 9.0, 21.0, 8)
+    failed = ValueError()
+    assert pipeline_convert._both(slow, failed) is pipeline_convert._both(failed, quick) is failed
 
 
 def test_what_does_not_compile_has_its_error() -> None:

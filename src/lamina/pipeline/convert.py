@@ -37,6 +37,9 @@ Select = Literal["measure", "model"]
 ROUNDS = 9
 """Rounds in which candidates take turns."""
 
+SHORT_US = 5000.0
+"""Microseconds of a step below which launch overhead may decide its time."""
+
 
 def convert(
     model: nn.Module,
@@ -116,7 +119,7 @@ def convert(
         records.append(record)
     record = _fused(_together(records), fuse_relus(model, where))
     if isinstance(chosen, Selector) and record.replaced:
-        of_whole = selector(device, mode, training, cache, limit_s=limit_s)
+        of_whole = selector(device, mode, training, cache, limit_s=limit_s, twice=True)
         model, record = faster_whole(model, dense, before, record, example, of_whole, where)
     sparse = [layer.layer for layer in record.replaced if Method.parse(layer.method).name == "sparse"]
     if chosen is not None and training and sparse:
@@ -184,14 +187,16 @@ def selector(
     cache: Path | str | None = None,
     rounds: int = ROUNDS,
     limit_s: float = inf,
+    twice: bool = False,
 ) -> Selector:
-    """What times candidates on a device in a mode; ``rounds`` and ``limit_s`` as `timer` takes them.
+    """What times candidates on a device in a mode; ``rounds`` and what follows as `timer` takes them.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
     """
     folder = None if cache is None else Path(cache)
-    return Selector(timer(device, mode, rounds, limit_s), Cache(folder, provenance(device)), mode, training)
+    time = timer(device, mode, rounds, limit_s, twice=twice)
+    return Selector(time, Cache(folder, provenance(device)), mode, training)
 
 
 def cost_model(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> CostModel:
@@ -212,13 +217,15 @@ _peaks_once = functools.cache(measure_roofs)
 
 
 def timer(
-    device: torch.device, mode: Mode, rounds: int = ROUNDS, limit_s: float = inf, *, ready: bool = False
-) -> Timer:
+    device: torch.device, mode: Mode, rounds: int = ROUNDS, limit_s: float = inf, *, ready: bool = False,
+    twice: bool = False,
+) -> Timer:  # fmt: skip
     """Interleaved timing by the clock that fits a mode: wall time where Python launches, replays for CUDA graphs.
 
     After ``limit_s`` seconds there are fewer rounds, but at least three, and fewer samples in each. With ``ready``, it
     does not wait for what replays launch plans: no layer of lamina's is timed, or it is there. In the mode
     ``reduce-overhead``, each callable has all its rounds alone, and the compiler forgets all other networks before.
+    With ``twice``, short ones have them in both orders, since the rest of the machine changes their launch overhead.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
@@ -251,7 +258,25 @@ def timer(
             found |= times({name: step}, limit_s / len(steps))
         return found
 
-    return one_by_one if mode == "reduce-overhead" and device.type == "cuda" else times
+    def there_and_back(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
+        found = one_by_one(steps)
+        short = any(isinstance(time, Timing) and time.median_us < SHORT_US for time in found.values())
+        if not (twice and short and len(steps) > 1):
+            return found
+        again = one_by_one(dict(reversed([*steps.items()])))
+        return {name: _both(time, again[name]) for name, time in found.items()}
+
+    return there_and_back if mode == "reduce-overhead" and device.type == "cuda" else times
+
+
+def _both(first: Timing | Exception, second: Timing | Exception) -> Timing | Exception:
+    """Two timings of a callable as one, whose spread includes what changed between them."""
+    if not isinstance(first, Timing) or not isinstance(second, Timing):
+        return second if isinstance(first, Timing) else first
+    return replace(
+        first, median_us=(first.median_us + second.median_us) / 2, q1_us=min(first.q1_us, second.q1_us),
+        q3_us=max(first.q3_us, second.q3_us), n=first.n + second.n,
+    )  # fmt: skip
 
 
 def prepare_replay(device: torch.device, *, wait: bool = True) -> None:

@@ -101,7 +101,7 @@ def test_a_described_network_needs_nothing_else(tmp_path: Path) -> None:
 def test_relus_that_layers_compute_need_no_recipe(tmp_path: Path) -> None:
     dense = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
     model, _ = lamina.convert(copy.deepcopy(dense), lamina.Circulant(4), lambda name, _: name != "3")
-    methods = {name: ("circulant[block_size=4]", ()) for name in "02"}
+    methods = dict.fromkeys("02", ("circulant[block_size=4]", ()))
     save(tmp_path, model, dense, Origin("mine", None, None), "fp32", {}, methods)
     loaded, x = lamina.load(tmp_path, copy.deepcopy(dense)), torch.randn(3, 8)
     assert torch.equal(loaded(x), model(x))
