@@ -105,13 +105,14 @@ class Selector:
         self.timer, self.cache, self.mode = timer, cache, mode
         self.training, self.min_speedup, self.max_tiles = training, min_speedup, max_tiles
 
-    def select(self, question: str, candidates: Candidates, call: LayerCall) -> Selection:
+    def select(self, question: str, candidates: Candidates, call: LayerCall, whole: bool = False) -> Selection:
         """The fastest of the candidates, from the cache or by measuring.
 
         Args:
             question: what the answer depends on besides the candidates, this selector's mode and provenance.
             candidates: ``dense`` among them.
             call: the inputs to time on.
+            whole: whether the candidates are whole models; see `layer_step`.
 
         Raises:
             UsageError: no candidate ran.
@@ -123,7 +124,7 @@ class Selector:
         refusals: dict[str, str] = {}
         for name, make in candidates.items():
             try:
-                step = layer_step(make(), call, self.mode, self.training)
+                step = layer_step(make(), call, self.mode, self.training, whole)
                 step()  # once without a clock: it compiles kernels, and fails here if it must
                 steps[name] = step
             except (UnsupportedError, MissingError, RuntimeError) as error:  # out of memory is a RuntimeError
@@ -157,7 +158,7 @@ class Compiler(Selector):
     def __init__(self, later: Selector) -> None:
         super().__init__(later.timer, later.cache, later.mode, later.training, later.min_speedup, later.max_tiles)
 
-    def select(self, question: str, candidates: Candidates, call: LayerCall) -> Selection:
+    def select(self, question: str, candidates: Candidates, call: LayerCall, whole: bool = False) -> Selection:
         """A selection of the dense layer without a time."""
         if self.cache.get(self.key(question, candidates)) is None:
             for make in candidates.values():

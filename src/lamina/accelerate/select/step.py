@@ -1,4 +1,7 @@
-"""A layer's step as one callable: forward, and in training backward, in the mode that the model will run in."""
+"""A step of a layer, or of a whole model, as one callable in the mode that the model will run in.
+
+Forward, and in training backward; of a whole model also what a training loop adds.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ COPIES = 128
 """Copies of a network that a process may compile."""
 
 
-def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -> Callable[[], object]:
+def layer_step(
+    module: nn.Module, call: LayerCall, mode: Mode, training: bool, whole: bool = False
+) -> Callable[[], object]:
     """The step of a layer on the inputs that it meets in its model.
 
     Args:
@@ -28,6 +33,8 @@ def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -
             steps are for a clock that captures them.
         training: whether a step has a backward pass: gradients of all parameters, and of the inputs where the model
             computes them.
+        whole: whether a training step also has a loss, and an update of copies of the parameters by SGD. Their launch
+            overhead is the same for every candidate, but decides whether that of the model is hidden by the GPU.
     """
     run: Callable[..., Any] = compiled(module, mode) if mode in COMPILED else module
     leaves, args, kwargs = call.arguments()
@@ -44,15 +51,29 @@ def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -
         with torch.no_grad(), autocast():
             return run(*args, **kwargs)
 
+    def outputs() -> list[Tensor]:
+        with autocast():
+            return [y for y in tree_leaves(run(*args, **kwargs)) if isinstance(y, Tensor) and y.requires_grad]
+
     def step() -> object:
         with torch.enable_grad():
-            with autocast():
-                outputs = [y for y in tree_leaves(run(*args, **kwargs)) if isinstance(y, Tensor) and y.requires_grad]
+            found = outputs()
             if not gradients:
-                gradients.extend(map(_gradient, outputs))
-            return torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
+                gradients.extend(map(_gradient, found))
+            return torch.autograd.grad(found, wanted, gradients, allow_unused=True)
 
-    one = step if training and wanted else forward
+    update = _update_of(parameters) if whole and training and parameters else None
+
+    def whole_step() -> object:
+        assert update is not None
+        update.forget()
+        with torch.enable_grad():
+            loss = _loss(outputs())
+            found = torch.autograd.grad(loss, wanted, allow_unused=True)
+        update(found[len(found) - len(parameters) :])
+        return found
+
+    one = forward if not (training and wanted) else step if update is None else whole_step
     return forgetting(one) if mode == "reduce-overhead" else one
 
 
@@ -88,6 +109,38 @@ def forget_compiled() -> None:
     depend on the others.
     """
     torch.compiler.reset()
+
+
+class _Update:
+    """The update of a training loop on copies of the parameters: those of the user's model stay."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.copies = [parameter.detach().clone() for parameter in parameters]
+        fused = all(one.is_cuda and one.is_floating_point() for one in self.copies)
+        self.optimizer = torch.optim.SGD(self.copies, lr=1e-3, fused=fused)
+
+    def forget(self) -> None:
+        """Free the gradients, as a loop does before its next forward pass."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
+        for copy, gradient in zip(self.copies, gradients, strict=True):
+            if gradient is not None and not gradient.is_sparse:
+                copy.grad = gradient
+        self.optimizer.step()
+
+
+def _update_of(parameters: list[nn.Parameter]) -> _Update | None:
+    """The update of copies; None if memory has no room for them."""
+    try:
+        return _Update(parameters)
+    except torch.OutOfMemoryError:
+        return None
+
+
+def _loss(outputs: list[Tensor]) -> Tensor:
+    """A scalar of all outputs, of a few operators as losses are."""
+    return torch.stack([(y.abs() if y.is_complex() else y).float().square().mean() for y in outputs]).sum()
 
 
 def _gradient(y: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from hashlib import sha256
 from typing import Any
 
@@ -23,7 +22,9 @@ def twin(model: nn.Module) -> nn.Module:
 
     def copied(module: nn.Module) -> nn.Module:
         if id(module) not in made:
-            made[id(module)] = new = copy.copy(module)
+            if isinstance(module, torch.jit.ScriptModule):
+                return module  # it has no layers that could be converted
+            made[id(module)] = new = object.__new__(type(module))  # classes of parametrized modules refuse copies
             new.__dict__ = dict(module.__dict__)
             new._modules = {name: None if one is None else copied(one) for name, one in module._modules.items()}
         return made[id(module)]
@@ -34,8 +35,8 @@ def twin(model: nn.Module) -> nn.Module:
 def select_whole(dense: nn.Module, converted: nn.Module, example: Any, what: str, selector: Selector) -> Selection:
     """Whether a step of the converted model is faster than one of the user's own, in the selector's mode.
 
-    A step is the forward pass, and in training the gradients of all parameters. A model whose step cannot be timed,
-    such as one that a CUDA graph cannot capture, stays converted.
+    A step is the forward pass, and in training a loss, the gradients of all parameters and an update of copies of them.
+    A model whose step cannot be timed, such as one that a CUDA graph cannot capture, stays converted.
 
     Args:
         dense: the user's model.
@@ -50,6 +51,6 @@ def select_whole(dense: nn.Module, converted: nn.Module, example: Any, what: str
     try:
         with unchanged(converted, example):
             candidates = {DENSE: lambda: dense, CONVERTED: lambda: converted}
-            return selector.select(f"model {model} on {call.signature}", candidates, call)
+            return selector.select(f"model {model} with its update on {call.signature}", candidates, call, whole=True)
     except UsageError as error:
         return Selection(CONVERTED, f"not compared as a whole: {error}", {}, selector.mode)

@@ -1,0 +1,80 @@
+"""Steps of layers and of whole models, as they are timed."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lamina.accelerate.select import layer_step, observe
+from lamina.accelerate.select import step as steps
+
+
+def call_of(module: nn.Module, *inputs: Tensor) -> Any:
+    return observe(module, [""], inputs)[""]
+
+
+class Outputs(nn.Module):
+    """Several outputs: complex, of integers, and of an embedding with sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 4, sparse=True)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y = self.linear(self.table(x))
+        return {"complex": torch.complex(y, y), "plain": y, "indices": x}
+
+
+@pytest.fixture
+def updates(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every update that is made."""
+    made: list[Any] = []
+    kind = steps._Update
+
+    def make(parameters: list[nn.Parameter]) -> Any:
+        made.append(kind(parameters))
+        return made[-1]
+
+    monkeypatch.setattr(steps, "_Update", make)
+    return made
+
+
+def test_the_update_of_a_whole_step_changes_copies_alone(updates: list[Any]) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4)
+    before = [one.detach().clone() for one in model.parameters()]
+    for one in model.parameters():
+        one.grad = torch.ones_like(one)
+    step = layer_step(model, call_of(model, x), "eager", True, whole=True)
+    expected = torch.autograd.grad(model(x).square().mean(), [*model.parameters()])
+    for _ in range(2):
+        torch.testing.assert_close(step(), expected)
+    (update,) = updates
+    for old, one, copy, gradient in zip(before, model.parameters(), update.copies, expected, strict=True):
+        assert torch.equal(one, old) and torch.equal(one.grad, torch.ones_like(one))  # type: ignore[arg-type]
+        torch.testing.assert_close(copy, old - 2e-3 * gradient)
+
+
+def test_any_outputs_and_sparse_gradients(updates: list[Any]) -> None:
+    model = Outputs()
+    step = layer_step(model, call_of(model, torch.tensor([1, 2])), "eager", True, whole=True)
+    table, weight, bias = step()  # type: ignore[misc]
+    assert table.is_sparse and weight.any() and bias.any()
+    assert torch.equal(updates[0].copies[0], model.table.weight)  # which the update leaves out
+
+
+def test_a_whole_step_without_training_or_parameters_has_no_update(updates: list[Any]) -> None:
+    model, x = nn.Linear(4, 2), torch.randn(3, 4)
+    assert torch.equal(layer_step(model, call_of(model, x), "eager", False, whole=True)(), model(x))  # type: ignore[arg-type]
+    assert torch.equal(layer_step(nn.ReLU(), call_of(nn.ReLU(), x), "eager", True, whole=True)(), x.relu())  # type: ignore[arg-type]
+    assert not updates
+
+
+def test_without_memory_for_copies_there_is_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(parameters: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(steps, "_Update", full)
+    model, x = nn.Linear(4, 2), torch.randn(3, 4)
+    assert len(layer_step(model, call_of(model, x), "eager", True, whole=True)()) == 2  # type: ignore[arg-type]
