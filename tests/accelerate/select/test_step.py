@@ -71,6 +71,20 @@ def test_a_whole_step_without_training_or_parameters_has_no_update(updates: list
     assert not updates
 
 
+@pytest.mark.parametrize(
+    ("gradient", "like"),
+    [
+        (torch.randn(2, 3), torch.zeros(2, 3)),
+        (torch.randn(4, 3, 1, 1), torch.zeros(4, 3, 1, 1).to(memory_format=torch.channels_last)),
+        (torch.randn(4, 3, 2, 2), torch.zeros(4, 3, 2, 2).to(memory_format=torch.channels_last)),
+    ],
+)
+def test_gradients_get_the_strides_of_their_parameters(gradient: Tensor, like: Tensor) -> None:
+    found = steps._laid_out(gradient, like)
+    assert torch.equal(found, gradient) and found.stride() == like.stride()
+    assert (found.data_ptr() == gradient.data_ptr()) == (gradient.shape[2:] != (2, 2))
+
+
 def test_without_memory_for_copies_there_is_no_update(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(parameters: object) -> None:
         raise torch.OutOfMemoryError("out of memory")

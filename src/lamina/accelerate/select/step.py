@@ -126,8 +126,18 @@ class _Update:
     def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
         for copy, gradient in zip(self.copies, gradients, strict=True):
             if gradient is not None and not gradient.is_sparse:
-                copy.grad = gradient
+                copy.grad = _laid_out(gradient, copy)
         self.optimizer.step()
+
+
+def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
+    """A gradient with the strides of its parameter, as autograd accumulates it; strides of size 1 mean nothing."""
+    if gradient.stride() == like.stride():
+        return gradient
+    strides = zip(like.shape, gradient.stride(), like.stride(), strict=True)
+    if all(size == 1 or mine == wanted for size, mine, wanted in strides):
+        return gradient.as_strided(like.shape, like.stride())
+    return torch.empty_like(like).copy_(gradient)
 
 
 def _update_of(parameters: list[nn.Parameter]) -> _Update | None:
