@@ -11,7 +11,7 @@ from lamina.errors import UnsupportedError, UsageError
 from lamina.measure.repeat import quartiles
 from lamina.measure.stopwatch import Stopwatch
 from lamina.measure.turns import alone
-from lamina.record.timing import Timing
+from lamina.record.timing import Timing, Turns
 
 K = TypeVar("K", bound=Hashable)
 
@@ -38,7 +38,7 @@ def interleaved(
     rounds: int = 9,
     samples: int = 3,
     limit_s: float = inf,
-) -> dict[K, Timing | Exception]:
+) -> Turns[K]:
     """The Timing of each callable over rounds in which all of them take turns, or what went wrong with it.
 
     A round's time is the median of its samples; the Timing's quartiles are over rounds. Every other round goes in the
@@ -70,7 +70,7 @@ def interleaved(
     for key, seen in times.items():
         q1, median, q3 = quartiles(seen)
         found[key] = Timing(clock.name, "-" if clock.name == "cpu" else "warm", median, q1, q3, len(seen))
-    return found
+    return Turns(found, {key: tuple(seen) for key, seen in times.items()})
 
 
 def _within(limit_s: float, round_s: float, samples: int) -> int:

@@ -249,7 +249,9 @@ def timer(
             except Exception as error:  # a compiler's, or the network's own
                 found[name] = error
         ready = {name: step for name, step in steps.items() if name not in found}
-        return found | measure.interleaved(clock, ready, rounds=rounds, samples=samples, limit_s=limit_s)
+        turns = measure.interleaved(clock, ready, rounds=rounds, samples=samples, limit_s=limit_s)
+        turns.update(found)
+        return turns
 
     def one_by_one(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
         found: dict[str, Timing | Exception] = {}

@@ -13,7 +13,7 @@ from lamina.record.selection import MODES, Mode, Selection
 from lamina.record.sim_run import SimRun
 from lamina.record.sparsity import Sparsity
 from lamina.record.study import Study, Trial
-from lamina.record.timing import Timing
+from lamina.record.timing import Timing, Turns
 from lamina.record.training import Epoch
 from lamina.record.what_if import WhatIf
 
@@ -42,5 +42,6 @@ __all__ = [
     "Study",
     "Timing",
     "Trial",
+    "Turns",
     "WhatIf",
 ]

@@ -10,7 +10,7 @@ from torch import nn
 
 from lamina.accelerate.select import DENSE, MIN_SPEEDUP, Cache, Compiler, LayerCall, Selector, decide, observe
 from lamina.errors import UnsupportedError, UsageError
-from lamina.record import Timing
+from lamina.record import Timing, Turns
 
 PROVENANCE = {"device": "a device"}
 
@@ -37,6 +37,27 @@ def test_the_fastest_wins_and_says_by_what() -> None:
 def test_dense_wins_unless_beaten_by_more_than_the_spread(dense: Timing, kernel: Timing, words: str) -> None:
     found = decide({DENSE: dense, "kernel": kernel}, "eager")
     assert found.impl == DENSE and words in found.reason and found.speedup == 1.0
+
+
+NINE = (1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 4.0, 6.0, 5.0)
+"""A machine that is disturbed in some rounds."""
+
+
+@pytest.mark.parametrize(
+    ("rounds", "lost", "wins"), [(9, 0, True), (9, 1, True), (9, 2, False), (8, 1, False), (6, 0, True), (5, 0, False)]
+)
+def test_a_disturbed_machine_hides_no_candidate_that_is_faster_turn_by_turn(
+    rounds: int, lost: int, wins: bool
+) -> None:
+    dense = NINE[:rounds]
+    ours = tuple(1.1 * us if index < lost else 0.9 * us for index, us in enumerate(dense))
+    times = {DENSE: timing(5.0, 2.0), "kernel": timing(4.5, 2.0)}
+    turns = Turns(times, {DENSE: dense, "kernel": ours})
+    found = decide(times, "eager", turns=turns)
+    assert found.impl == ("kernel" if wins else DENSE)
+    assert decide(times, "eager").impl == decide(times, "eager", turns=Turns(times, {DENSE: dense})).impl == DENSE
+    slight = {DENSE: timing(5.0, 2.0), "kernel": timing(4.95, 2.0)}
+    assert decide(slight, "eager", turns=turns).impl == DENSE
 
 
 TIMES = st.floats(0.1, 1e6)

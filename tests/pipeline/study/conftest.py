@@ -51,7 +51,7 @@ def by_flops(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Ex
 @pytest.fixture(autouse=True)
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules[lamina.pipeline.convert.__module__]  # the package has the function under its name
-    monkeypatch.setattr(module, "timer", lambda device, mode, rounds=9, limit_s=inf, ready=False: by_flops)
+    monkeypatch.setattr(module, "timer", lambda device, mode, rounds=9, limit_s=inf, ready=False, twice=False: by_flops)
     monkeypatch.setattr(measure, "peak_memory", NoMemory)
 
 

@@ -14,7 +14,7 @@ from lamina.accelerate.select.cache import Cache
 from lamina.accelerate.select.observed import LayerCall
 from lamina.accelerate.select.step import layer_step
 from lamina.errors import MissingError, UnsupportedError, UsageError
-from lamina.record import Mode, Selection, Timing
+from lamina.record import Mode, Selection, Timing, Turns
 
 DENSE = "dense"
 """The user's own layer, which is always among the candidates."""
@@ -47,8 +47,9 @@ def decide(
     mode: Mode,
     refusals: Mapping[str, str] | None = None,
     min_speedup: float = MIN_SPEEDUP,
+    turns: Turns[str] | None = None,
 ) -> Selection:
-    """The fastest candidate; dense unless its interquartile range and a candidate's are apart.
+    """The fastest candidate; dense unless their interquartile ranges are apart, or it was faster turn by turn.
 
     Raises:
         UsageError: nothing was timed, or a time is not positive.
@@ -60,7 +61,8 @@ def decide(
     rejected = ""
     if dense is not None and best != DENSE:
         ours = times[best]
-        if ours.q3_us >= dense.q1_us:
+        apart = ours.q3_us < dense.q1_us or (turns is not None and turns.is_faster(best, DENSE))
+        if not apart:
             rejected = f"{best} {_us(ours.median_us)} is within the spread"
         elif dense.median_us < min_speedup * ours.median_us:
             rejected = f"{best} {_us(ours.median_us)} is less than {min_speedup - 1:.0%} faster"
@@ -129,17 +131,14 @@ class Selector:
                 steps[name] = step
             except (UnsupportedError, MissingError, RuntimeError) as error:  # out of memory is a RuntimeError
                 refusals[name] = _first_line(error)
-        times: dict[str, Timing] = {}
-        for name, time in self.timer(steps).items() if steps else ():
-            if isinstance(time, Exception):
-                refusals[name] = _first_line(time)
-            else:
-                times[name] = time
+        timed = self.timer(steps) if steps else {}
+        refusals |= {name: _first_line(time) for name, time in timed.items() if isinstance(time, Exception)}
+        times: Mapping[str, Timing] = {name: time for name, time in timed.items() if isinstance(time, Timing)}
         if not times:
             raise UsageError(f"{question}: expected one candidate that runs, got {refusals}")
         if DENSE not in times and DENSE in refusals:
             raise UsageError(f"{question}: the dense layer does not run: {refusals[DENSE]}")
-        selection = decide(times, self.mode, refusals, self.min_speedup)
+        selection = decide(times, self.mode, refusals, self.min_speedup, timed if isinstance(timed, Turns) else None)
         self.cache.put(key, selection)
         return selection
 
