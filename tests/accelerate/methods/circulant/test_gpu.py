@@ -96,6 +96,20 @@ def test_a_training_step_is_as_accurate_as_the_dense_layer(precision: str, name:
 
 
 @pytest.mark.parametrize("name", LAYERS)
+def test_relu_in_the_last_kernel_is_that_of_the_output(precision: str, name: str) -> None:
+    ours, _, (x, w, g) = parts(name, TYPES[precision])
+    bias = torch.randn(LAYERS[name][2], device="cuda").to(TYPES[precision])
+    leaves = [one.detach().requires_grad_() for one in (x, w, bias)]
+    y = ours(*leaves).relu()
+    expected = [y.detach(), *torch.autograd.grad(y, leaves, g)]
+    for _ in range(3):  # as it is, recorded, and replayed
+        fused = ours(*leaves, relu=True)
+        found = [fused.detach(), *torch.autograd.grad(fused, leaves, g)]
+        assert all(map(torch.equal, found[:3], expected[:3]))
+        torch.testing.assert_close(found[3], expected[3])
+
+
+@pytest.mark.parametrize("name", LAYERS)
 def test_steps_do_not_synchronize_and_are_deterministic_in_a_graph(precision: str, name: str) -> None:
     ours, _, operands = parts(name, TYPES[precision])
     stream = torch.cuda.Stream()
