@@ -46,6 +46,7 @@ def each_in_a_process(
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(cores))  # by default, all cores for each process
     with TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as threads:
         lock = Path(folder) / "turns.lock"
+        until = min(until, end)
         begun = {threads.submit(_in_a_process, work, piece, lock, cores, until): piece for piece in pieces}
         try:
             for done in as_completed(begun, None if end == inf else max(0.0, end - time.time())):
@@ -55,8 +56,10 @@ def each_in_a_process(
                     print(f"{begun[done]} FAILED: {error}", flush=True)
         except OutOfTimeError:
             print("the time limit is over: processes that still run are ended", flush=True)
-            for child in active_children():
-                child.kill()
+            while not all(one.done() for one in begun):  # one may be about to start
+                for child in active_children():
+                    child.kill()
+                time.sleep(0.1)
 
 
 def _in_a_process(work: Work, piece: tuple[Any, ...], lock: Path, cores: int, until: float) -> Rows:
