@@ -199,3 +199,12 @@ def test_a_matrix_that_is_not_positive_definite_by_rounding_is_solved() -> None:
     broken = torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=torch.float64)
     matrix = torch.randn(3, 2, dtype=torch.float64)
     torch.testing.assert_close(recovery._divided(matrix, broken) @ broken, matrix)
+
+
+def test_a_singular_matrix_leaves_no_step_where_inputs_do_not_vary() -> None:
+    matrix = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
+    for damped in (torch.zeros(3, 3), torch.ones(3, 3), 1e-312 * torch.eye(3, dtype=torch.float64)):
+        step = recovery._divided(matrix, damped.double())
+        assert step.isfinite().all() and step.shape == matrix.shape
+    torch.testing.assert_close(recovery._divided(matrix, torch.ones(3, 3).double()), torch.full_like(matrix, 2 / 3))
+    assert not recovery._divided(matrix, torch.zeros(3, 3).double()).any()

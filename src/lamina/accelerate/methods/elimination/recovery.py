@@ -114,10 +114,20 @@ def least_squares(
 
 
 def _divided(matrix: Tensor, damped: Tensor) -> Tensor:
-    """``matrix damped^-1`` for a symmetric matrix that is positive definite, but for rounding errors."""
+    """``matrix damped^-1`` for a symmetric matrix that is positive definite, but for rounding errors.
+
+    Inputs that hardly vary may leave a singular one, whose pseudo-inverse is taken; without an inverse, it is zero.
+    """
     factor, failed = torch.linalg.cholesky_ex(damped)
-    solution: Tensor = torch.linalg.solve(damped, matrix.mT) if int(failed) else torch.cholesky_solve(matrix.mT, factor)
-    return solution.mT
+    solution: Tensor
+    if int(failed):
+        solution, failed = torch.linalg.solve_ex(damped, matrix.mT)
+    else:
+        solution = torch.cholesky_solve(matrix.mT, factor)
+    if not int(failed) and solution.isfinite().all():
+        return solution.mT
+    step = matrix @ _inverse(damped)
+    return step if step.isfinite().all() else torch.zeros_like(matrix)
 
 
 def _inverse(among: Tensor) -> Tensor:
