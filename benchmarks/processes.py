@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures import TimeoutError as OutOfTimeError
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from math import inf
 from multiprocessing import active_children, get_context
@@ -37,7 +36,7 @@ def each_in_a_process(
         pieces: arguments, which can be pickled.
         processes: how many run at the same time.
         until: a time of ``time.time`` after which no piece is started.
-        end: a time at which the processes that still run are ended.
+        end: a time at which the processes that still run are ended, if there are several.
     """
     if processes == 1:
         yield from (work(*piece) for piece in pieces if time.time() < until)
@@ -48,18 +47,19 @@ def each_in_a_process(
         lock = Path(folder) / "turns.lock"
         until = min(until, end)
         begun = {threads.submit(_in_a_process, work, piece, lock, cores, until): piece for piece in pieces}
-        try:
-            for done in as_completed(begun, None if end == inf else max(0.0, end - time.time())):
-                try:
-                    yield done.result()
-                except BrokenProcessPool as error:
-                    print(f"{begun[done]} FAILED: {error}", flush=True)
-        except OutOfTimeError:
-            print("the time limit is over: processes that still run are ended", flush=True)
-            while not all(one.done() for one in begun):  # one may be about to start
+        pending = set(begun)
+        while pending:
+            left_s = end - time.time()
+            if left_s <= 0:  # again and again: one may be about to start
                 for child in active_children():
                     child.kill()
-                time.sleep(0.1)
+            done, pending = wait(pending, None if end == inf else max(left_s, 0.1), FIRST_COMPLETED)
+            for one in done:
+                try:
+                    yield one.result()
+                except BrokenProcessPool as error:
+                    reason = error if left_s > 0 else "ended at the time limit"
+                    print(f"{begun[one]} FAILED: {reason}", flush=True)
 
 
 def _in_a_process(work: Work, piece: tuple[Any, ...], lock: Path, cores: int, until: float) -> Rows:

@@ -12,8 +12,8 @@ in fp32. Converted networks have other weights, so their steps are not compared;
 each layer against float64, and graphs are compared with eager mode when they are captured.
 
 With ``--processes``, each network and precision has a process of its own. They compile and convert side by side, and
-time one at a time, while no other uses the device. Results are written after each cell, so that an end leaves what
-there is.
+time one at a time, while no other uses the device. Results are written whenever one has ended; those that still run a
+while after the limit are ended, and leave their finished cells.
 
 Run: python -m benchmarks.whole_steps [--networks mlp,alexnet] [--precisions bf16] [--modes eager,graph]
      [--methods circulant,eliminated] [--processes 8] [--limit 540]
@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,7 +39,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 import lamina
 from benchmarks import results
@@ -49,6 +49,7 @@ from benchmarks.whole_summary import summary
 from lamina import accelerate, measure, run
 from lamina.accelerate.runtime.compile_ahead import compile_ahead
 from lamina.accelerate.select import Compiler, compiled
+from lamina.accelerate.select.step import plain_loss
 from lamina.pipeline.convert import selector, timer
 from lamina.pipeline.study.ahead import AHEAD
 from lamina.record import MODES, Conversion, Mode, Timing
@@ -95,8 +96,7 @@ class Side:
 
 def loss(outputs: Any, _: Tensor) -> Tensor:
     """A scalar from any outputs."""
-    parts = [y.float().square().mean() for y in tree_leaves(outputs) if isinstance(y, Tensor) and y.is_floating_point()]
-    return torch.stack(parts).sum()
+    return plain_loss(outputs)
 
 
 def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Step:
@@ -329,7 +329,8 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         cells, path = Path(folder), None
         tasks = [(*pair, modes, methods, device, until, cells) for pair in pairs]
-        for _ in (*each_in_a_process(task, tasks, asked.processes, until, until + GRACE_S), []):
+        ended = each_in_a_process(task, tasks, asked.processes, until, until + GRACE_S)
+        for _ in chain(ended, [[]]):  # once more for the cells of those that were cut off
             if rows := finished(cells):
                 path = results.write(claim, device, rows, summary(rows), asked, command)
     if path is not None:

@@ -2,6 +2,8 @@
 
 import os
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +17,14 @@ from lamina import measure
 def work(name: str) -> list[dict[str, Any]]:
     if name == "crash":
         os._exit(1)
-    if name == "endless":
-        time.sleep(600)
     with measure.beside(), measure.alone():
         return [{"name": name, "process": os.getpid()}]
+
+
+def endless(begun: Path) -> list[dict[str, Any]]:
+    begun.touch()
+    while True:
+        time.sleep(1)
 
 
 def test_a_process_that_crashes_leaves_the_others_their_rows(
@@ -39,13 +45,14 @@ def test_nothing_is_started_after_the_limit(processes: int, monkeypatch: pytest.
 
 
 def test_what_still_runs_at_the_end_is_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    begun = tmp_path / "begun"
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
     monkeypatch.setattr(processes, "get_context", lambda method: forked.CONTEXT)
-    ended = each_in_a_process(work, [("endless",), ("also",)], 2, end=time.time() + 3)
-    assert [row["name"] for rows in ended for row in rows] in (["also"], [])
-    assert "processes that still run are ended" in capsys.readouterr().out
+    monkeypatch.setattr(processes, "time", SimpleNamespace(time=lambda: 2.0 if begun.exists() else 0.0))
+    assert list(each_in_a_process(endless, [(begun,), (begun,)], 2, end=1.0)) == []
+    assert capsys.readouterr().out.count("FAILED: ended at the time limit") == 2
 
 
 def test_one_process_is_this_one() -> None:

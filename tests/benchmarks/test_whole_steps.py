@@ -146,6 +146,25 @@ def test_tasks_in_processes_leave_their_rows_beside_one_that_fails(
     assert "nothing fp32 circulant eager FAILED: KeyError" in capfd.readouterr().out
 
 
+def test_each_network_that_ends_leaves_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def task(network: str, *asked: Any) -> list[dict[str, Any]]:
+        assert [one["workload"] for rows in seen for one in rows[-1:]] == ran  # written before this one began
+        ran.append(network)
+        rows = [row("eager", "dense", 1.0, 1.0) | RAN | {"workload": network}]
+        (asked[-1] / f"{len(ran)}_{network}.json").write_text(json.dumps(rows))
+        return rows
+
+    def write(claim: str, device: str, rows: list[dict[str, Any]], *more: object) -> Path:
+        seen.append(rows)
+        return tmp_path
+
+    ran, seen = list[str](), list[list[dict[str, Any]]]()
+    monkeypatch.setattr(whole_steps, "task", task)
+    monkeypatch.setattr("benchmarks.results.write", write)
+    written(monkeypatch, tmp_path, "--networks", "lenet5,mlp", "--precisions", "fp32")
+    assert len(ran) == 2 and [one["workload"] for one in seen[-1]] == ran
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_no_cell_is_started_after_the_limit(processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert written(monkeypatch, tmp_path, "--networks", "lenet5", "--limit", "0", "--processes", processes) == []

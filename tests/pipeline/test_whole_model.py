@@ -76,6 +76,10 @@ def test_those_that_save_the_most_stay(asked: dict[str, Any], most: int, counts:
         set() if most == 4 else {"the whole model is faster with fewer layers"} if kept
         else {"the whole model is not faster: 4 layers"}
     )  # fmt: skip
+    relus = {layer.layer: layer.refusal for layer in record.layers if layer.kind == "ReLU"}
+    assert relus == {
+        name: f"{int(name) - 1} computes it" if str(int(name) - 1) in kept else "ReLU has no weights" for name in "13"
+    }
     assert sum(layer.parameters_after for layer in record.layers if layer.kind == "Linear") == sum(
         one.numel() for name, module in model.named_modules() if name in "0245" and name for one in module.parameters()
     )

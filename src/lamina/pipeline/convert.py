@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
-from lamina.accelerate.methods.circulant.epilogue import fuse_relus
+from lamina.accelerate.methods.circulant.epilogue import FusedReLU, fuse_relus
 from lamina.accelerate.registry import method_of
 from lamina.accelerate.select import Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
@@ -117,10 +117,12 @@ def convert(
         by: Any = convert_algorithm if isinstance(one, Method) else accelerate.convert
         model, record = by(model, one, where, example=example, selector=chosen, progress=progress)
         records.append(record)
-    record = _fused(_together(records), fuse_relus(model, where))
+    record = _together(records)
+    fuse_relus(model, where)
     if isinstance(chosen, Selector) and record.replaced:
         of_whole = selector(device, mode, training, cache, limit_s=limit_s, twice=True)
         model, record = faster_whole(model, dense, before, record, example, of_whole, where)
+    record = _with_fused(record, model)
     sparse = [layer.layer for layer in record.replaced if Method.parse(layer.method).name == "sparse"]
     if chosen is not None and training and sparse:
         wire(model, example, sparse)
@@ -164,13 +166,14 @@ def _together(records: Sequence[Conversion]) -> Conversion:
     return Conversion(", ".join(record.method for record in records), tuple(found.values()))
 
 
-def _fused(record: Conversion, relus: Mapping[str, str]) -> Conversion:
-    """The record of a conversion after which layers compute the ReLUs that follow them."""
+def _with_fused(record: Conversion, model: nn.Module) -> Conversion:
+    """The record of a conversion, in which ReLUs name the layers that compute them."""
+    relus = {name: one.layer for name, one in model.named_modules() if isinstance(one, FusedReLU)}
     layers = (
         replace(layer, refusal=f"{relus[layer.layer]} computes it") if layer.layer in relus else layer
         for layer in record.layers
     )
-    return Conversion(record.method, tuple(layers), record.whole)
+    return replace(record, layers=tuple(layers))
 
 
 def _of_layers(mode: Mode, device: torch.device) -> Mode:

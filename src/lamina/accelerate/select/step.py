@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,18 +63,17 @@ def layer_step(
                 gradients.extend(map(_gradient, found))
             return torch.autograd.grad(found, wanted, gradients, allow_unused=True)
 
-    update = _update_of(parameters) if whole and training and parameters else None
-
-    def whole_step() -> object:
-        assert update is not None
+    def whole_step(update: _Update) -> object:
         update.forget()
         with torch.enable_grad():
-            loss = _loss(outputs())
+            loss = plain_loss(outputs())
             found = torch.autograd.grad(loss, wanted, allow_unused=True)
         update(found[len(found) - len(parameters) :])
         return found
 
-    one = forward if not (training and wanted) else step if update is None else whole_step
+    one: Callable[[], object] = step if training and wanted else forward
+    if whole and training and parameters and (update := _update_of(parameters)) is not None:
+        one = partial(whole_step, update)
     return forgetting(one) if mode == "reduce-overhead" else one
 
 
@@ -148,9 +148,10 @@ def _update_of(parameters: list[nn.Parameter]) -> _Update | None:
         return None
 
 
-def _loss(outputs: list[Tensor]) -> Tensor:
-    """A scalar of all outputs, of a few operators as losses are."""
-    return torch.stack([(y.abs() if y.is_complex() else y).float().square().mean() for y in outputs]).sum()
+def plain_loss(outputs: Any) -> Tensor:
+    """A scalar of all outputs that have gradients, of a few operators as losses are."""
+    tensors = [y for y in tree_leaves(outputs) if isinstance(y, Tensor) and (y.is_floating_point() or y.is_complex())]
+    return torch.stack([(y.abs() if y.is_complex() else y).float().square().mean() for y in tensors]).sum()
 
 
 def _gradient(y: Tensor) -> Tensor:

@@ -46,6 +46,12 @@ def undecided(net: Net, x: Tensor) -> Tensor:
     return net.relu(x) if x.sum() > -1e9 else x  # type: ignore[no-any-return]
 
 
+def fused_in(model: nn.Module) -> dict[str, str]:
+    """By ReLU, the layer that computes it, after `fuse_relus`."""
+    fuse_relus(model)
+    return {name: one.layer for name, one in model.named_modules() if isinstance(one, FusedReLU)}
+
+
 STAYS = {
     "another reader": taps,
     "a function": lambda net, x: F.relu(x),
@@ -64,14 +70,14 @@ FUSED = {
 def test_only_a_relu_that_alone_reads_the_layer_is_fused(case: str) -> None:
     plain = circulant(Net((STAYS | FUSED)[case]))
     net, x = copy.deepcopy(plain), torch.randn(5, 8, requires_grad=True)
-    fused = fuse_relus(net)
+    fused = fused_in(net)
     assert fused == ({"relu": "first"} if case in FUSED else {})
     assert type(net.relu) is (FusedReLU if case in FUSED else nn.ReLU)
     assert net.first.activation == ("relu" if case in FUSED else None)
     assert net.last.activation is None
     ours, theirs = (torch.autograd.grad(one(x).sin().sum(), [x, *one.parameters()]) for one in (net, plain))
     torch.testing.assert_close(ours, theirs)
-    assert fuse_relus(net) == {}  # nothing is left
+    assert fused_in(net) == fused  # nothing is left
 
 
 def test_children_that_a_loop_reads_stay() -> None:
@@ -91,7 +97,7 @@ def test_children_that_a_loop_reads_stay() -> None:
             return [*found, x]
 
     net = circulant(Style())
-    assert fuse_relus(net) == {"features.1": "features.0"}
+    assert fused_in(net) == {"features.1": "features.0"}
     conv = net.features[0]  # type: ignore[index]
     assert isinstance(conv, BlockCirculantConv2d) and "activation=relu" in repr(conv)
 
@@ -100,14 +106,14 @@ def test_children_that_a_loop_reads_stay() -> None:
 def test_hooks_are_still_called(part: str) -> None:
     net, calls = circulant(Net(FUSED["directly"])), []
     net.get_submodule(part).register_forward_hook(lambda *args: calls.append(args))
-    assert fuse_relus(net) == {}
+    assert fused_in(net) == {}
     net(torch.randn(2, 8))
     assert len(calls) == 1
 
 
 def test_dense_layers_keep_their_relu() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Conv1d(8, 8, 1))
-    assert fuse_relus(net) == {} and type(net[1]) is nn.ReLU
+    assert fused_in(net) == {} and type(net[1]) is nn.ReLU
 
 
 def test_only_selected_relus_are_fused() -> None:

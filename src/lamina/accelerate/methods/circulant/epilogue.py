@@ -17,10 +17,18 @@ FUSING = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d)
 
 
 class FusedReLU(nn.Identity):
-    """In place of a ReLU that the layer before it computes."""
+    """In place of a ReLU that the layer before it, of this name, computes."""
+
+    def __init__(self, layer: str) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def extra_repr(self) -> str:
+        """The layer."""
+        return f"computed by {self.layer}"
 
 
-def fuse_relus(model: nn.Module, where: Where | None = None) -> dict[str, str]:
+def fuse_relus(model: nn.Module, where: Where | None = None) -> None:
     """Let circulant layers compute the ReLU modules that alone read their outputs; `FusedReLU` replaces these.
 
     Modules stay that have hooks, that are called several times, or whose input other code reads as well, as far as
@@ -29,17 +37,13 @@ def fuse_relus(model: nn.Module, where: Where | None = None) -> dict[str, str]:
     Args:
         model: changed in place.
         where: ``where(name, relu)`` says which ReLUs; all, if left out.
-
-    Returns:
-        By the name of each ReLU, that of the layer that computes it.
     """
     if not any(isinstance(one, FUSING) for one in model.modules()):
-        return {}
+        return
     try:
         found = list(chains(trace(model)))
     except UnsupportedError:
-        return {}
-    fused: dict[str, str] = {}
+        return
     for chain in found:
         for layer, relu in pairwise(link for link in chain if not isinstance(link.module, nn.Identity)):
             if not isinstance(layer.module, FUSING) or type(relu.module) is not nn.ReLU:
@@ -48,6 +52,4 @@ def fuse_relus(model: nn.Module, where: Where | None = None) -> dict[str, str]:
                 continue
             if where is None or where(relu.path, relu.module):
                 layer.module.activation = "relu"
-                put(model, relu.path, FusedReLU())
-                fused[relu.path] = layer.path
-    return fused
+                put(model, relu.path, FusedReLU(layer.path))

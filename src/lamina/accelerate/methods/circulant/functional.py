@@ -119,11 +119,6 @@ def linear(
     rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
     if name in ("reference", "materialized", *PUBLISHED):
         x = reference.flip_signs(x, signs, x.dim() - 1)
-    if name == "reference":
-        return _activated(reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features), relu)
-    if name == "dense":
-        matrix = dense_matrix(weight[:, None], signs, out_features, x.shape[-1], 1, dtype)
-        return _activated(F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype)), relu)
     if name == "kernel":
         return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype, relu)
     y: Tensor
@@ -131,12 +126,20 @@ def linear(
         fused_rows.check(rows, x, dtype, x.shape[-1], out_features, weight.shape[-1])
         y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias, relu)
         return y
-    flat = x.reshape(rows, x.shape[-1]).to(dtype)
-    if name in PUBLISHED:
-        y = published.linear(flat, weight.to(dtype), out_features, name)
-        return _activated(y if bias is None else y + bias.to(dtype), relu).view(*x.shape[:-1], out_features)
-    y = materialized.linear_eager(flat, weight, out_features)
-    return owned(_activated(y if bias is None else y + bias.to(dtype), relu), (*x.shape[:-1], out_features))
+    if name == "reference":
+        y = reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
+    elif name == "dense":
+        matrix = dense_matrix(weight[:, None], signs, out_features, x.shape[-1], 1, dtype)
+        y = F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype))
+    else:
+        flat, shape = x.reshape(rows, x.shape[-1]).to(dtype), (*x.shape[:-1], out_features)
+        if name in PUBLISHED:
+            y = published.linear(flat, weight.to(dtype), out_features, name)
+            y = (y if bias is None else y + bias.to(dtype)).view(shape)
+        else:
+            y = materialized.linear_eager(flat, weight, out_features)
+            y = owned(y if bias is None else y + bias.to(dtype), shape)
+    return torch.relu(y) if relu else y
 
 
 def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -227,30 +230,28 @@ def conv(
     window = _window(x, weight, stride, padding, dilation, groups)
     name = resolve_impl(impl, x)
     dtype = compute_dtype(x)
+    if name == "kernel":
+        return _spectral(x, weight, signs, bias, out_channels, window, dtype, relu)
+    if name == "fused_rows":
+        return _pointwise(x, weight, signs, bias, out_channels, window, dtype, relu)
+    y: Tensor
     if name == "reference":
         x = reference.flip_signs(x, signs, groups=groups)
-        return _activated(reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window), relu)
-    if name == "dense":
+        y = reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window)
+    elif name == "dense":
         taps = weight.flatten(1, 2)
         channels_last = x.stride(1) == 1  # the library wants weights in the memory format of the images
         matrix = dense_matrix(taps, signs, out_channels, x.shape[1] // groups, groups, dtype, channels_last)
         matrix = torch.unflatten(matrix, -1, weight.shape[1:3])
-        return _activated(F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups), relu)
-    if name == "kernel":
-        return _spectral(x, weight, signs, bias, out_channels, window, dtype, relu)
-    y: Tensor
-    if name in PUBLISHED:
+        y = F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups)
+    elif name in PUBLISHED:
         images = reference.flip_signs(x, signs, groups=groups).to(dtype)
         y = published.conv(images, weight.to(dtype), out_channels, window, name)
-        return _activated(y if bias is None else y + bias.to(dtype)[:, None, None], relu)
-    if name == "fused_rows":
-        return _pointwise(x, weight, signs, bias, out_channels, window, dtype, relu)
-    operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), signs, cast(bias, dtype)
-    y, *_ = convolution.conv_eager(*operands, out_channels, tuple(window.pack()))
-    return owned(_activated(y, relu), (*y.shape[:2], window.out_height, window.out_width))
-
-
-def _activated(y: Tensor, relu: bool) -> Tensor:
+        y = y if bias is None else y + bias.to(dtype)[:, None, None]
+    else:
+        operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), signs, cast(bias, dtype)
+        y, *_ = convolution.conv_eager(*operands, out_channels, tuple(window.pack()))
+        y = owned(y, (*y.shape[:2], window.out_height, window.out_width))
     return torch.relu(y) if relu else y
 
 
