@@ -102,6 +102,7 @@ class GraphedStep:
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._update_captured = scaler is None and make_capturable(optimizer)
         self._rates = [torch.zeros((), device=self.device) for _ in optimizer.param_groups]
+        self._filled: list[Any] = [None] * len(self._rates)
         self._state = ModelState(model)
         self._stream, self._pool = Aside(self.device), memory_pool()
         self._changed = -1
@@ -211,8 +212,11 @@ class GraphedStep:
         return _Recording(graph, static, loss, [p.grad for p in self._parameters])
 
     def _replay(self, recording: _Recording, batch: Batch, last: bool) -> None:
-        for rate, group in zip(self._rates, self.optimizer.param_groups, strict=True):
-            rate.fill_(group["lr"])
+        for number, (rate, group) in enumerate(zip(self._rates, self.optimizer.param_groups, strict=True)):
+            lr = group["lr"]
+            if isinstance(lr, Tensor) or lr != self._filled[number]:  # a launch less in most steps
+                rate.fill_(lr)
+                self._filled[number] = lr
         if self._current is not recording:  # each graph writes gradients of its own, unless they accumulate
             self._current = recording
             for parameter, gradient in zip(self._parameters, recording.gradients, strict=True):

@@ -1,0 +1,70 @@
+"""ReLUs beside circulant layers, computed in a kernel of the layer: results do not change.
+
+A layer of ``impl="fused_rows"`` computes the ReLU of its inputs as it reads them, and multiplies their gradient by that
+of the ReLU as it writes it. Others compute the ReLU of their outputs, in their last kernel.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from lamina.accelerate.common.chains import Link, chains
+from lamina.accelerate.common.traced import trace
+from lamina.accelerate.convert import Where, has_hooks, put
+from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLinear
+from lamina.errors import UnsupportedError
+
+FUSING = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d)
+"""Layers that can compute a ReLU."""
+
+
+class FusedReLU(nn.Identity):
+    """In place of a ReLU that a layer beside it, of this name, computes."""
+
+    def __init__(self, layer: str) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def extra_repr(self) -> str:
+        """The layer."""
+        return f"computed by {self.layer}"
+
+
+def fuse_relus(model: nn.Module, where: Where | None = None) -> None:
+    """Let circulant layers compute the ReLU modules between them; `FusedReLU` replaces these.
+
+    A layer computes the ReLU of its inputs if nothing else reads it, and the ReLU of its outputs if nothing else reads
+    them, as far as `torch.fx` sees. ReLUs stay that have hooks or are called several times. A model that `torch.fx`
+    cannot trace stays as it is.
+
+    Args:
+        model: changed in place.
+        where: ``where(name, relu)`` says which ReLUs; all, if left out.
+    """
+    if not any(isinstance(one, FUSING) for one in model.modules()):
+        return
+    try:
+        found = list(chains(trace(model)))
+    except UnsupportedError:
+        return
+    for chain in found:
+        links = [link for link in chain if not isinstance(link.module, nn.Identity)]
+        for before, relu, after in zip([None, *links], links, [*links[1:], None], strict=False):
+            path = relu.path
+            if type(relu.module) is not nn.ReLU or path is None or has_hooks(relu.module):
+                continue
+            if where is not None and not where(path, relu.module):
+                continue
+            if (layer := _fusing(after)) is not None and layer.module.impl == "fused_rows":
+                layer.module.input_activation = "relu"
+            elif (layer := _fusing(before)) is not None:
+                layer.module.activation = "relu"
+            else:
+                continue
+            put(model, path, FusedReLU(str(layer.path)))
+
+
+def _fusing(link: Link | None) -> Link | None:
+    """A layer that can compute a ReLU beside it."""
+    able = link is not None and isinstance(link.module, FUSING) and link.path is not None
+    return link if able and link is not None and not has_hooks(link.module) else None
