@@ -61,8 +61,8 @@ class Kernel:
         name: of the function.
         macros: by which the source is specialized.
         options: further options of NVRTC.
-        pdl: programmatic dependent launch where the device has it. The kernel must begin with ``griddepcontrol_wait()``
-            of ``common.cuh``.
+        pdl: programmatic dependent launch where the device has it. The kernel must call ``griddepcontrol_wait()`` of
+            ``common.cuh`` before it reads what the preceding kernel wrote, and before it lets the next one start.
     """
 
     def __init__(

@@ -128,19 +128,24 @@ class FusedRows:
         }  # fmt: skip
 
     def row_macros(
-        self, tile: RowTile, bias: bool, signs: Tensor | None, flip_outputs: bool, relu: bool = False
-    ) -> dict[str, int]:
+        self, tile: RowTile, bias: bool, signs: Tensor | None, flip_outputs: bool, relu: bool = False,
+        relu_input: bool = False, gated: bool = False, overlapped: bool = False,
+    ) -> dict[str, int]:  # fmt: skip
         """Macros of `fused_rows`."""
         return self.macros(tile.num_warps, tile.item_blocks) | sign_macros(signs, flip_outputs) | {
-            "CHUNK": tile.chunk, "BIAS": int(bias), "RELU": int(relu), "SHARED_SPECTRA": int(tile.shared_spectra),
+            "CHUNK": tile.chunk, "BIAS": int(bias), "RELU": int(relu), "RELU_INPUT": int(relu_input),
+            "GATED": int(gated), "SHARED_SPECTRA": int(tile.shared_spectra),
             "BLOCKS_PER_SM": tile.blocks_per_sm, "STAGED": int(tile.staged), "PREFETCH": int(tile.prefetch),
-            "ROWS_AHEAD": int(tile.rows_ahead),
+            "ROWS_AHEAD": int(tile.rows_ahead), "OVERLAPPED": int(overlapped),
         }  # fmt: skip
 
-    def weight_macros(self, tile: WeightTile, signs: Tensor | None, flip_outputs: bool) -> dict[str, int]:
-        """Macros of the weight gradient."""
-        return self.macros(tile.num_warps, tile.item_blocks) | sign_macros(signs, flip_outputs) | {
-            "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles, "BLOCKS_PER_SM": 1,
+    def weight_macros(
+        self, tile: WeightTile, signs: Tensor | None, swapped: bool, relu_input: bool = False, overlapped: bool = False
+    ) -> dict[str, int]:
+        """Macros of the weight gradient; ``swapped`` if inputs take the place of output gradients."""
+        return self.macros(tile.num_warps, tile.item_blocks) | sign_macros(signs, swapped) | {
+            "RELU_OUT": int(relu_input and swapped), "RELU_IN": int(relu_input and not swapped),
+            "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles, "BLOCKS_PER_SM": 1, "OVERLAPPED": int(overlapped),
         }  # fmt: skip
 
     def fits(self, tile: RowTile) -> bool:
@@ -344,13 +349,18 @@ def units(words: Tensor) -> Tensor:
 
 def run_rows(
     x: Tensor, spectra: Tensor, bias: Tensor | None, y: Tensor, block_size: int, tile: RowTile | None = None,
-    signs: Tensor | None = None, flip_outputs: bool = False, relu: bool = False,
+    signs: Tensor | None = None, flip_outputs: bool = False, relu: bool = False, relu_input: bool = False,
+    gate: Tensor | None = None, overlapped: bool = False,
 ) -> None:  # fmt: skip
     """Write ``x (rows, q k)`` times the weights of ``spectra``, plus a float32 ``bias (p k)``, to ``y (rows, p k)``.
 
-    With ``relu``, ReLU follows the bias.
+    With ``relu``, ReLU follows the bias; with ``relu_input``, ``x`` passes a ReLU as it is read. With a ``gate``, rows
+    like ``y``, its outputs are those of a gradient behind the ReLU of the gate.
 
     ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``, or of ``y`` if ``flip_outputs``.
+
+    ``overlapped`` rows are transformed while the preceding kernel ends. That must be one of this package which wrote
+    neither ``x`` nor ``signs``, such as that of `weight_spectra`.
 
     Raises:
         UnsupportedError: the spectrum of 16 rows does not fit shared memory.
@@ -361,7 +371,9 @@ def run_rows(
     if tile is None:
         raise UnsupportedError(too_wide(x.shape[1]))
     chunks = -(-problem.out_blocks // (tile.chunk * tile.splits))
-    macros = problem.row_macros(tile, bias is not None, signs, flip_outputs, relu)
+    macros = problem.row_macros(
+        tile, bias is not None, signs, flip_outputs, relu, relu_input, gate is not None, overlapped
+    )
     grid = -(-rows // 16), -(-problem.out_blocks // (tile.chunk * chunks))
     unused = eigenbasis(block_size, x.device)
     operands: list[Tensor] = [
@@ -371,8 +383,8 @@ def run_rows(
         unused if bias is None else bias,
         y,
     ]
-    last = unused if signs is None else signs
-    _launch("fused_rows", "rows", macros, grid, [*operands, rows, chunks, last], problem.row_bytes(tile))
+    last = [unused if signs is None else signs, x if gate is None else gate]
+    _launch("fused_rows", "rows", macros, grid, [*operands, rows, chunks, *last], problem.row_bytes(tile))
 
 
 def too_wide(width: int) -> str:
@@ -382,12 +394,13 @@ def too_wide(width: int) -> str:
 
 def run_weight_gradient(
     dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile | None = None, splits: int | None = None,
-    signs: Tensor | None = None,
+    signs: Tensor | None = None, relu_input: bool = False, overlapped: bool = False,
 ) -> None:  # fmt: skip
     """Write the weight gradient of ``dy (rows, p k)`` and ``x (rows, q k)`` to ``dw (p, q, k)``.
 
-    ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``. Output blocks of ``tile`` are
-    those of the wider of the two.
+    ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``. With ``relu_input``, ``x`` passes
+    a ReLU as it is read. ``overlapped`` rows are fetched while the preceding kernel ends, as in `run_rows`. Output
+    blocks of ``tile`` are those of the wider of the two.
     """
     (p, q, k), rows = dw.shape, x.shape[0]
     transposed = p < q  # the wider rows are read once, the others again for each group of them
@@ -402,7 +415,8 @@ def run_weight_gradient(
     partials = x.new_empty(splits, tiles, problem.slots * tile.out_tiles * tile.in_tiles * 64, dtype=torch.float32)
     operands: list[Tensor | int] = [dy, x, tables(k, x.dtype, x.device), partials, rows, rows_per_block]
     operands.append(eigenbasis(k, x.device) if signs is None else signs)
-    macros, shared = problem.weight_macros(tile, signs, transposed), problem.weight_bytes(tile)
+    macros = problem.weight_macros(tile, signs, transposed, relu_input, overlapped)
+    shared = problem.weight_bytes(tile)
     _launch("fused_weight_gradient", "weight_gradient", macros, (splits, tiles), operands, shared)
     warps = 1 if kernel_class is not Kernel else min(2 * problem.slots, 32)
     macros = problem.macros(warps) | {

@@ -15,7 +15,9 @@
 //
 // Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; FLIP_IN and FLIP_OUT, whether rows of that many blocks are
 // multiplied by `signs`, whose dtype is SIGN_TYPE; CHUNK, output blocks between two barriers, a multiple of
-// 8; BIAS, whether there is one; RELU, whether it follows; SHARED_SPECTRA, whether spectra of outputs take the place of
+// 8; BIAS, whether there is one; RELU, whether it follows; RELU_INPUT, whether inputs pass a ReLU as they are read; GATED,
+// whether outputs are 0 where `gate`, rows like them, is not positive, as gradients behind a ReLU are; OVERLAPPED, whether the preceding kernel wrote no rows, so that
+// they are transformed before it has ended; SHARED_SPECTRA, whether spectra of outputs take the place of
 // those of inputs: there is then one chunk, and each warp multiplies once; STAGED, whether outputs leave through shared
 // memory by bulk copies that run while warps multiply; PREFETCH, whether weights are read one step before they are used;
 // ROWS_AHEAD, whether warps read their next rows while they transform; BLOCKS_PER_SM.
@@ -133,10 +135,14 @@ __device__ __forceinline__ void write_vector(element* to, const word* from) {
 // ReLU, if there is one; NaN stays.
 __device__ __forceinline__ float activated(float a) { return RELU && a < 0 ? 0 : a; }
 
+// An output, if it is GATED; a gate that is NaN is open, as PyTorch has it.
+__device__ __forceinline__ float gated(float a, float gate) { return GATED && gate <= 0 ? 0 : a; }
+
 // Transforms 16 rows of one output block back, from spectra at `from`, and writes the first `rows` of them, `to_stride`
-// elements apart. SCALED outputs are multiplied by `scales` of this thread's two rows.
+// elements apart. SCALED outputs are multiplied by `scales` of this thread's two rows. `gate` has `gate_rows` rows.
 __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int rows, const word4* from,
-                                            const float* bias, word signs, const Power (&scales)[2],
+                                            const float* bias, const value_t* gate, int gate_rows, word signs,
+                                            const Power (&scales)[2],
                                             const word (&even)[COLUMN_TILES][FRAGMENT],
                                             const word (&odd)[COLUMN_TILES][FRAGMENT]) {
   const int lane = threadIdx.x % 32;
@@ -168,8 +174,13 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = lane / 4 + 8 * r;
+      const value_t* gates = gate + row * (OUT_BLOCKS * K);
 #if SCALED
-      float low[VECTOR], high[VECTOR];
+      float low[VECTOR], high[VECTOR], gate_low[VECTOR] = {}, gate_high[VECTOR] = {};
+      if constexpr (GATED) {
+        read_vector(gate_low, gates + first, row < gate_rows);
+        read_vector(gate_high, gates + mirrored, row < gate_rows);
+      }
 #pragma unroll
       for (int i = 0; i < VECTOR; ++i) {
         const int at = c * VECTOR + i, opposite = VECTOR - 1 - i;
@@ -178,12 +189,16 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
         float a = __fmaf_rn(odd_part, scales[r].inner, even_part), b = __fmaf_rn(-odd_part, scales[r].inner, even_part);
         a *= scales[r].outer, b *= scales[r].outer;
         if constexpr (BIAS) a += bias[first + i], b += bias[mirrored + opposite];
-        a = activated(a), b = activated(b);
+        a = gated(activated(a), gate_low[i]), b = gated(activated(b), gate_high[opposite]);
         low[i] = FLIP_OUT ? flipped_element(a, signs, at) : a;
         high[opposite] = FLIP_OUT ? flipped_element(b, signs, 2 * HALF_WORDS + c * VECTOR + opposite) : b;
       }
 #else
-      word low[VECTOR / 2], high[VECTOR / 2];
+      word low[VECTOR / 2], high[VECTOR / 2], gate_low[VECTOR / 2] = {}, gate_high[VECTOR / 2] = {};
+      if constexpr (GATED) {
+        read_vector(gate_low, gates + first, row < gate_rows);
+        read_vector(gate_high, gates + mirrored, row < gate_rows);
+      }
 #pragma unroll
       for (int i = 0; i < VECTOR / 2; ++i) {
         const float* even_part = sums[c * VECTOR / 2 + i] + 2 * r;
@@ -196,6 +211,11 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
           e += bias[opposite], d += bias[opposite + 1];
         }
         a = activated(a), b = activated(b), d = activated(d), e = activated(e);
+        if constexpr (GATED) {
+          const word one = gate_low[i], other = gate_high[VECTOR / 2 - 1 - i];
+          a = gated(a, to_float<TYPE>(element(one))), b = gated(b, to_float<TYPE>(element(one >> 16)));
+          e = gated(e, to_float<TYPE>(element(other))), d = gated(d, to_float<TYPE>(element(other >> 16)));
+        }
         low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
       }
       if constexpr (FLIP_OUT) {
@@ -245,9 +265,10 @@ __device__ __forceinline__ void align(word4* spectra, const int* row_exponents, 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     fused_rows(const value_t* __restrict__ x, const word4* __restrict__ weights, const word* __restrict__ tables,
                const float* __restrict__ bias, value_t* __restrict__ y, int rows, int chunks_per_block,
-               const sign_t* __restrict__ signs) {
+               const sign_t* __restrict__ signs, const value_t* __restrict__ gate) {
   extern __shared__ float4 shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = blockIdx.x * ROWS;
+  const int first_group = blockIdx.y * chunks_per_block * CHUNK_GROUPS;
   word* inverse = reinterpret_cast<word*>(shared);
   int* row_exponents = reinterpret_cast<int*>(inverse + (SHARED_SPECTRA ? 2 : 1) * TABLE_WORDS);
   int* item_exponents = row_exponents + ROWS;
@@ -261,8 +282,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   copy_table(basis, tables, TABLE_WORDS);
   copy_table(inverse, tables + TABLE_WORDS, TABLE_WORDS);
   if (SCALED && threadIdx.x < ROWS) row_exponents[threadIdx.x] = NO_EXPONENT;
-  griddepcontrol_wait();
-  launch_dependents();
+  if (GATED && threadIdx.x < ROWS && row0 + threadIdx.x < rows) {
+    const int blocks = min(chunks_per_block * CHUNK, OUT_BLOCKS - first_group * 8);
+    prefetch(gate + (size_t)(row0 + threadIdx.x) * (OUT_BLOCKS * K) + first_group * 8 * K, blocks * K * sizeof(value_t));
+  }
+  auto wait = [] { griddepcontrol_wait(), launch_dependents(); };
+  if (!OVERLAPPED) wait();
   Held held;
   if (warp < IN_ITEMS) read(held, warp);
   const word bits = FLIP_IN || FLIP_OUT ? sign_bits<SIGN_TYPE>(signs) : 0;  // while the first rows arrive
@@ -271,6 +296,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     if (!ROWS_AHEAD && item >= WARPS) read(held, item);
     Held next;
     if (ROWS_AHEAD && item + WARPS < IN_ITEMS) read(next, item + WARPS);
+    if constexpr (RELU_INPUT) relu(held);
 #if SCALED
     int exponents[2];
     find_exponents(exponents, held);
@@ -289,6 +315,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 #endif
     if (ROWS_AHEAD) held = next;
   }
+  if (OVERLAPPED) wait();
   __syncthreads();
   Power scales[2];  // of outputs
 #if SCALED
@@ -302,7 +329,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   __syncthreads();
 #endif
 
-  const int first_group = blockIdx.y * chunks_per_block * CHUNK_GROUPS;
   for (int chunk = 0; chunk < chunks_per_block; ++chunk) {
     const int group0 = first_group + chunk * CHUNK_GROUPS;
     if (group0 >= OUT_GROUPS) break;
@@ -335,7 +361,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       value_t* to = STAGED ? stage : y + (size_t)row0 * (OUT_BLOCKS * K) + group0 * 8 * K;
       for (int block = warp; block < blocks; block += WARPS)
         write_block(to + block * K, STAGED ? STAGE_STRIDE : OUT_BLOCKS * K, STAGED ? ROWS : rows - row0,
-                    products + block * OUT_STRIDE, bias + (group0 * 8 + block) * K, bits, scales, even, odd);
+                    products + block * OUT_STRIDE, bias + (group0 * 8 + block) * K,
+                    gate + (size_t)row0 * (OUT_BLOCKS * K) + (group0 * 8 + block) * K, rows - row0, bits, scales, even,
+                    odd);
     }
     if (STAGED) fence_bulk();
     __syncthreads();

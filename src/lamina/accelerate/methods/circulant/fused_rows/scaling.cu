@@ -64,6 +64,26 @@ __device__ __forceinline__ float flipped_element(float number, word bits, int i)
   return __int_as_float(__float_as_int(number) ^ (bits << (i / 2 + (i % 2 ? 0 : 16)) & 0x80000000u));
 }
 
+// The ReLU of rows, in place.
+__device__ __forceinline__ void relu(FloatRows& rows) {
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int i = 0; i < 2 * HALF_WORDS; ++i) {
+        rows.first[b][r][i] = larger(rows.first[b][r][i], 0);
+        rows.mirrored[b][r][i] = larger(rows.mirrored[b][r][i], 0);
+      }
+}
+
+// Rows that were fetched to shared memory; with CLAMPED, elements below `least` are taken for it.
+template <bool CLAMPED>
+struct Fetched {
+  const word4* units;
+  float least;
+};
+
 // Calls `use(first, mirrored, b, r, c)` with VECTOR elements of block b, row r and chunk c, and with those that mirror
 // them: of rows in registers, or of those that were fetched to shared memory.
 template <class Use>
@@ -76,9 +96,9 @@ __device__ __forceinline__ void each_vector(const FloatRows& rows, const Use& us
       for (int c = 0; c < CHUNKS; ++c)
         use(rows.first[b][r] + c * VECTOR, rows.mirrored[b][r] + c * VECTOR, b, r, c);
 }
-template <class Use>
-__device__ __forceinline__ void each_vector(const word4* fetched, const Use& use) {
-  const float* from = reinterpret_cast<const float*>(fetched) + threadIdx.x % 32 * VECTOR;
+template <bool CLAMPED, class Use>
+__device__ __forceinline__ void each_vector(const Fetched<CLAMPED>& rows, const Use& use) {
+  const float* from = reinterpret_cast<const float*>(rows.units) + threadIdx.x % 32 * VECTOR;
 #pragma unroll
   for (int b = 0; b < ITEM_BLOCKS; ++b)
 #pragma unroll
@@ -89,6 +109,11 @@ __device__ __forceinline__ void each_vector(const word4* fetched, const Use& use
         float first[VECTOR], mirrored[VECTOR];
         read_vector(first, from + i * 32 * VECTOR, true);
         read_vector(mirrored, from + (i + 1) * 32 * VECTOR, true);
+        if constexpr (CLAMPED) {
+#pragma unroll
+          for (int j = 0; j < VECTOR; ++j)
+            first[j] = larger(first[j], rows.least), mirrored[j] = larger(mirrored[j], rows.least);
+        }
         use(first, mirrored, b, r, c);
       }
       keep_order();  // also so that few elements are in registers at a time

@@ -100,6 +100,23 @@ __device__ __forceinline__ word multiply2(word a, word b) {
   asm("mul.rn." LAMINA_TYPE "x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
   return product;
 }
+// The larger number; NaN stays.
+__device__ __forceinline__ float larger(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+__device__ __forceinline__ word relu2(word pair) {
+  word positive;
+  asm("max.NaN." LAMINA_TYPE "x2 %0, %1, %2;" : "=r"(positive) : "r"(pair), "r"(0));
+  return positive;
+}
+// Copies to the L2 cache, of which a later read is then one.
+__device__ __forceinline__ void prefetch(const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
 // Lets the next kernel's thread blocks start where there is room; they wait for the end of this one.
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
@@ -175,6 +192,9 @@ inline float second_of(word pair) { return to_float<TYPE>(element(pair >> 16)); 
 inline word add2(word a, word b) { return pack2(first_of(a) + first_of(b), second_of(a) + second_of(b)); }
 inline word subtract2(word a, word b) { return pack2(first_of(a) - first_of(b), second_of(a) - second_of(b)); }
 inline word multiply2(word a, word b) { return pack2(first_of(a) * first_of(b), second_of(a) * second_of(b)); }
+inline float larger(float a, float b) { return a < b ? b : a; }
+inline word relu2(word pair) { return pack2(larger(first_of(pair), 0), larger(second_of(pair), 0)); }
+inline void prefetch(const void*, int) {}
 inline void launch_dependents() {}
 inline void fence_bulk() {}
 inline void bulk_store(void* to, const void* from, int bytes) {
@@ -325,6 +345,19 @@ __device__ __forceinline__ void flip(Rows& rows, word bits) {
       for (int i = 0; i < HALF_WORDS; ++i) {
         rows.first[b][r][i] = flipped(rows.first[b][r][i], bits, i);
         rows.mirrored[b][r][i] = flipped(rows.mirrored[b][r][i], bits, HALF_WORDS + i);
+      }
+}
+
+// The ReLU of rows, in place.
+__device__ __forceinline__ void relu(Rows& rows) {
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int i = 0; i < HALF_WORDS; ++i) {
+        rows.first[b][r][i] = relu2(rows.first[b][r][i]);
+        rows.mirrored[b][r][i] = relu2(rows.mirrored[b][r][i]);
       }
 }
 

@@ -18,7 +18,9 @@
 // once. A thread keeps its folded rows over that barrier, in HELD items.
 //
 // Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; FLIP_OUT and FLIP_IN, whether rows of
-// that many blocks are multiplied by `signs`, whose dtype is SIGN_TYPE; OUT_TILES, IN_TILES; BLOCKS_PER_SM.
+// that many blocks are multiplied by `signs`, whose dtype is SIGN_TYPE; RELU_OUT and RELU_IN, whether they pass a ReLU
+// first; OUT_TILES, IN_TILES; OVERLAPPED, whether the
+// preceding kernel wrote none of the rows, so that the first are fetched before it has ended; BLOCKS_PER_SM.
 
 typedef Element<SIGN_TYPE>::type sign_t;
 
@@ -72,10 +74,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   copy_table(basis, tables, TABLE_WORDS);
   if (SCALED)
     for (int i = threadIdx.x; i < EXPONENTS; i += THREADS) both_exponents[i] = NO_EXPONENT;
-  griddepcontrol_wait();
-  launch_dependents();
+  auto wait = [] { griddepcontrol_wait(), launch_dependents(); };
+  if (!OVERLAPPED) wait();
   for (int item = warp; item < ITEMS; item += WARPS) fetch(item, begin);
   cp_async_commit();
+  if (OVERLAPPED) wait();
   const word bits = FLIP_OUT || FLIP_IN ? sign_bits<SIGN_TYPE>(signs) : 0;  // while the first rows arrive
   __syncthreads();
   int buffer = 0, product_exponent = NO_EXPONENT;
@@ -92,7 +95,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       const int item = warp + h * WARPS;
       if (item >= ITEMS) break;
       const bool of_outputs = item * ITEM_BLOCKS < OUT_QUADS * 4;
-      const word4* rows_of_item = fetched + item * HELD_UNITS;
+      const bool relu = of_outputs ? RELU_OUT : RELU_IN;
+      const Fetched<RELU_OUT || RELU_IN> rows_of_item{fetched + item * HELD_UNITS,
+                                                      relu ? 0 : __int_as_float(0xff800000)};
       find_exponents(exponents[h], rows_of_item);
       const word flips = (of_outputs ? FLIP_OUT : FLIP_IN) ? bits : 0;
       fold_scaled<FLIP_OUT || FLIP_IN>(held[h], exponents[h], flips, rows_of_item);
@@ -144,6 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     for (int item = warp; item < ITEMS; item += WARPS) {
       Rows held;
       take_rows(held, fetched + item * HELD_UNITS);
+      if (item * ITEM_BLOCKS < OUT_QUADS * 4 ? RELU_OUT : RELU_IN) relu(held);
       if (FLIP_OUT && item * ITEM_BLOCKS < OUT_QUADS * 4) flip(held, bits);
       if (FLIP_IN && item * ITEM_BLOCKS >= OUT_QUADS * 4) flip(held, bits);
       fold(held);

@@ -25,9 +25,19 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, four = blockIdx.z;
   for (int i = threadIdx.x; i < 2 * K; i += THREADS)
     basis[i / 2][i % 2] = reinterpret_cast<const float4*>(eigenbasis)[i / 2 * (SLOTS / 2) + four * 2 + i % 2];
+  const int p0 = blockIdx.x * 8, q0 = blockIdx.y * 4;
+  auto read_weights = [&] {
+#pragma unroll 16
+    for (int i = threadIdx.x; i < 32 * K; i += THREADS) {
+      const int pair = i / K, p = p0 + pair / 4, q = q0 + pair % 4;
+      const bool inside = p < OUT_BLOCKS && q < IN_BLOCKS;
+      held[pair][i % K] = inside ? to_float<WEIGHT_TYPE>(w[(p * IN_BLOCKS + q) * K + i % K]) : 0;
+    }
+  };
+  if (SCALED) read_weights();  // the preceding kernel has read them, so they are complete
   griddepcontrol_wait();
   launch_dependents();
-  const int p0 = blockIdx.x * 8, q0 = blockIdx.y * 4;
+  if (!SCALED) read_weights();
   float scale = 1;
 #if SCALED
   float amax = 0;
@@ -41,19 +51,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     backward[IN_GROUPS * (SLOTS / 8) * OUT_QUADS * 256 + threadIdx.x] = exponent;
   }
 #endif
-#pragma unroll 16
-  for (int i = threadIdx.x; i < 32 * K; i += THREADS) {
-    const int pair = i / K, p = p0 + pair / 4, q = q0 + pair % 4;
-    const bool inside = p < OUT_BLOCKS && q < IN_BLOCKS;
-    held[pair][i % K] = inside ? to_float<WEIGHT_TYPE>(w[(p * IN_BLOCKS + q) * K + i % K]) * scale : 0;
-  }
   __syncthreads();
   float sums[8] = {};
 #pragma unroll 8
   for (int i = 0; i < K / WARPS; ++i) {
     const int t = warp * (K / WARPS) + i;
     const float4 a = basis[t][0], b = basis[t][1];
-    const float element = held[lane][t];
+    const float element = held[lane][t] * scale;
     sums[0] += a.x * element, sums[1] += a.y * element, sums[2] += a.z * element, sums[3] += a.w * element;
     sums[4] += b.x * element, sums[5] += b.y * element, sums[6] += b.z * element, sums[7] += b.w * element;
   }
