@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from lamina.accelerate.methods.circulant import Circulant
-from lamina.accelerate.methods.circulant.epilogue import FusedReLU
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
+from lamina.accelerate.methods.circulant.relus import FusedReLU
 from lamina.accelerate.methods.fusion import Fusion
 from lamina.accelerate.select import Selector
 from lamina.pipeline import whole_model

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
-from lamina.accelerate.methods.circulant.epilogue import FusedReLU, fuse_relus
+from lamina.accelerate.methods.circulant.relus import FusedReLU, fuse_relus
 from lamina.accelerate.registry import method_of
 from lamina.accelerate.select import Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel

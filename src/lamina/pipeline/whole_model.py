@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from lamina.accelerate.convert import Where, put
-from lamina.accelerate.methods.circulant.epilogue import fuse_relus
+from lamina.accelerate.methods.circulant.relus import fuse_relus
 from lamina.accelerate.select import Selector
 from lamina.accelerate.select.selection import DENSE
 from lamina.accelerate.select.whole import select_whole

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import lamina
-from lamina.accelerate.methods.circulant.epilogue import FusedReLU
+from lamina.accelerate.methods.circulant.relus import FusedReLU
 from lamina.errors import UsageError
 from lamina.pipeline.apply import PlanMismatch, applied, describe_type, mismatches
 from lamina.spec.plan import Plan, PlannedLayer, Run

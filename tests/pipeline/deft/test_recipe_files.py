@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import lamina
 from lamina import build, recipes
 from lamina.accelerate import convert
-from lamina.accelerate.methods.circulant.epilogue import FusedReLU
+from lamina.accelerate.methods.circulant.relus import FusedReLU
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.network import fold
 from lamina.accelerate.methods.weight_only import WeightOnly

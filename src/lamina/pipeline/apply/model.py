@@ -16,7 +16,8 @@ from torch.nn.parameter import is_lazy
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.accelerate.convert import put
-from lamina.accelerate.methods.circulant.epilogue import fuse_relus
+from lamina.accelerate.methods.circulant.nn import allow_fallback
+from lamina.accelerate.methods.circulant.relus import fuse_relus
 from lamina.accelerate.methods.elimination.convert import unfitted
 from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
@@ -99,6 +100,7 @@ def applied(model: nn.Module, plan: Plan, example: Any = None, source: Path | No
     model, done = _fitted(model, plan, source) or replaced_by(model, plan, folding=True)
     if not compresses(plan.run.method):  # which keeps outputs of ReLU modules as bitmaps
         fuse_relus(model)
+    allow_fallback(model)
     remarks = [*done.remarks, *_other_hardware(model, plan)]
     model = _run(model, plan, example, remarks)
     return model, replace(done, remarks=remarks)

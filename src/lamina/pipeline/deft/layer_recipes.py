@@ -12,7 +12,7 @@ from torch.jit import ScriptModule
 
 from lamina import accelerate, build
 from lamina.accelerate.convert import put
-from lamina.accelerate.methods.circulant.epilogue import FusedReLU
+from lamina.accelerate.methods.circulant.relus import FusedReLU
 from lamina.accelerate.methods.elimination.convert import ELIMINATED
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.weight_only import WeightOnly

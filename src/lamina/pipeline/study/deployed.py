@@ -8,7 +8,7 @@ from torch import nn
 from lamina import accelerate
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.activation_sparsity import Sparse
-from lamina.accelerate.methods.circulant.epilogue import fuse_relus
+from lamina.accelerate.methods.circulant.relus import fuse_relus
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.registry import candidates_of

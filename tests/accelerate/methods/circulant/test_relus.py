@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import lamina
 from lamina.accelerate.methods.circulant.convert import replace
-from lamina.accelerate.methods.circulant.relus import FusedReLU, fuse_relus
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
+from lamina.accelerate.methods.circulant.relus import FusedReLU, fuse_relus
 
 CIRCULANT = lamina.Circulant(4, signs=True)
 
@@ -111,6 +111,37 @@ def test_hooks_are_still_called(part: str) -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("case", [*STAYS, *FUSED])
+def test_a_layer_that_keeps_spectra_on_the_chip_computes_the_relu_of_its_inputs(case: str) -> None:
+    net = circulant(Net((STAYS | FUSED)[case]))
+    net.last.impl = "fused_rows"  # type: ignore[union-attr, assignment]
+    reads = case in ("directly", "behind an identity", "another activation first")
+    assert fused_in(net) == ({"relu": "last"} if reads else {"relu": "first"} if case in FUSED else {})
+    plain = copy.deepcopy(net)
+    net.last.impl = plain.last.impl = "reference"  # type: ignore[union-attr, assignment]
+    assert net.last.input_activation == ("relu" if reads else None)
+    if reads:
+        assert "input_activation=relu" in repr(net.last)
+        plain.last.input_activation, plain.relu = None, nn.ReLU()  # type: ignore[union-attr, assignment]
+        dense = net.last.to_dense()  # type: ignore[union-attr, operator]
+        x = torch.randn(4, 12)
+        torch.testing.assert_close(dense(x), net.last(x))
+    x = torch.randn(5, 8, requires_grad=True)
+    ours, theirs = (torch.autograd.grad(one(x).sin().sum(), [x, *one.parameters()]) for one in (net, plain))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_relu_behind_no_circulant_layer_is_fused_too() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Linear(8, 8))
+    x = torch.randn(5, 8)
+    net = circulant(net)  # type: ignore[assignment]
+    plain = copy.deepcopy(net)
+    net[2].impl = "fused_rows"  # type: ignore[assignment]
+    assert fused_in(net) == {"1": "2"}
+    net[2].impl = "reference"  # type: ignore[assignment]
+    torch.testing.assert_close(net(x), plain(x))
+
+
 def test_dense_layers_keep_their_relu() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Conv1d(8, 8, 1))
     assert fused_in(net) == {} and type(net[1]) is nn.ReLU
@@ -146,5 +177,5 @@ def test_layers_of_earlier_versions_have_no_activation(make: Callable[[], nn.Mod
     layer = make()
     x = torch.randn(2, 8, *([3, 3] if isinstance(layer, BlockCirculantConv2d) else []))
     assert (layer(x) >= 0).all()
-    del layer.activation
+    del layer.activation, layer.input_activation
     assert (layer(x) < 0).any() and "activation" not in repr(layer)

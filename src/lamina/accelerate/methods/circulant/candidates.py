@@ -30,7 +30,11 @@ _AGREEMENT = 0.03
 def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, Callable[[], nn.Module]]:
     """Every implementation that can run on the call's device; the requested one alone if it is not ``auto``."""
     impls = (layer.impl,) if layer.impl != "auto" else _GPU if has_kernels(call.tensors[0]) else _ELSEWHERE
-    found: dict[str, Callable[[], nn.Module]] = {f"impl={impl}": partial(variant, layer, impl=impl) for impl in impls}
+    # What is selected for these inputs must not refuse others, such as a last batch of few rows.
+    selected = layer.impl == "auto"
+    found: dict[str, Callable[[], nn.Module]] = {
+        f"impl={impl}": partial(variant, layer, impl=impl, **({"fallback": True} if selected else {})) for impl in impls
+    }
     if impls is _GPU and _has_many_rows(layer, call):
         # Made to be timed, and again if it is selected, but compared once.
         found["impl=fused_rows"] = cache(lambda: agreeing(layer, call, selector.training, "fused_rows", "kernel"))
@@ -53,7 +57,7 @@ def agreeing(layer: Any, call: LayerCall, training: bool, impl: Impl, like: Impl
             error = (mine.double() - wanted.double()).norm() / wanted.double().norm().clamp(min=1e-30)
             if not error <= _AGREEMENT:
                 raise UnsupportedError(f"impl={impl} differs from impl={like} by {float(error):.1e}")
-    return variant(layer, impl=impl)
+    return variant(layer, impl=impl, fallback=True)
 
 
 def _has_many_rows(layer: Any, call: LayerCall) -> bool:

@@ -6,7 +6,7 @@ multiplies and transforms back in one kernel, for linear maps and pointwise conv
 TF32.
 ``impl="dense"`` materializes the dense matrix and calls the vendor library. ``impl="reference"`` is plain PyTorch on
 any device. The dissertation's versions, such as ``impl="fusion"``, are in `lamina.accelerate.papers`. `resolve_impl`
-gives the implementation that ``auto`` stands for; no implementation falls back to another.
+gives the implementation that ``auto`` stands for; none falls back to another unless ``fallback`` allows it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, 
 from lamina.accelerate.methods.circulant import reference
 from lamina.accelerate.methods.circulant.config import PUBLISHED, Impl, check_block_size, check_impl
 from lamina.accelerate.papers.circulant_ladder import functional as published
-from lamina.errors import MissingError, UnsupportedError, UsageError
+from lamina.errors import LaminaError, MissingError, UnsupportedError, UsageError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -37,7 +37,9 @@ if HAS_TRITON:
     from lamina.accelerate.methods.circulant.ops import check_device
     from lamina.accelerate.methods.circulant.spectral.ops import dft_eager
     from lamina.accelerate.runtime.replay import replays_one_operator
+    from lamina.accelerate.runtime.triton_ops import INTERPRETED
 else:
+    INTERPRETED = False
 
     def replays_one_operator(function: _Function) -> _Function:
         """Nothing to replay without kernels."""
@@ -67,6 +69,19 @@ def resolve_impl(impl: str, x: Tensor) -> Impl:
     return impl
 
 
+def chosen(impl: Impl, x: Tensor, fallback: bool, refuses: Callable[[], object] = lambda: None) -> Impl:
+    """The implementation of ``impl`` for ``x``: with ``fallback``, that of ``auto`` where ``impl`` does not compute it.
+
+    ``refuses`` says why ``fused_rows`` does not.
+    """
+    if fallback and impl in ("kernel", "materialized", "fused_rows"):
+        if not HAS_TRITON or not (has_kernels(x) or INTERPRETED):
+            return resolve_impl("auto", x)
+        if impl == "fused_rows" and refuses() is not None:
+            return resolve_impl("auto", x)
+    return resolve_impl(impl, x)
+
+
 def executed(layer: nn.Module) -> tuple[str, str]:
     """The implementation that computes a layer, in its written form, and why it is that one."""
     impl, weight = str(layer.impl), next(layer.parameters())
@@ -85,8 +100,10 @@ def linear(
     *,
     out_features: int,
     signs: Tensor | None = None,
+    relu_input: bool = False,
     relu: bool = False,
     impl: Impl = "auto",
+    fallback: bool = False,
 ) -> Tensor:
     """``y = x W^T + b`` with a block-circulant ``W``.
 
@@ -97,8 +114,10 @@ def linear(
         bias: ``(out_features,)``.
         out_features: output features; the rows of the last blocks beyond it are unused.
         signs: ``(k,)``, random signs, each 1 or -1, by which each block of input features is multiplied first.
+        relu_input: whether ``x`` passes a ReLU first; ``fused_rows`` computes it as it reads rows.
         relu: whether the output is that of a ReLU; ``kernel`` and ``fused_rows`` compute it in their last kernel.
         impl: the implementation.
+        fallback: whether ``auto`` computes what ``impl`` refuses: few rows, another dtype or another device.
 
     Returns:
         ``(..., out_features)``, in the dtype of ``x``, or of autocast.
@@ -114,17 +133,20 @@ def linear(
         raise UsageError("x: expected (..., in_features), got a scalar")
     _check_blocks(weight, out_features, x.shape[-1], 1)
     _check_signs(signs, weight)
-    name = resolve_impl(impl, x)
     dtype = compute_dtype(x)
     rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
+    sizes_of = rows, x, dtype, x.shape[-1], out_features, weight.shape[-1]
+    name = chosen(impl, x, fallback, lambda: fused_rows.refusal(*sizes_of))
+    if relu_input and name != "fused_rows":
+        x = torch.relu(x)
     if name in ("reference", "materialized", *PUBLISHED):
         x = reference.flip_signs(x, signs, x.dim() - 1)
     if name == "kernel":
         return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype, relu)
     y: Tensor
     if name == "fused_rows":
-        fused_rows.check(rows, x, dtype, x.shape[-1], out_features, weight.shape[-1])
-        y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias, relu)
+        fused_rows.check(*sizes_of)
+        y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias, relu_input, relu)
         return y
     if name == "reference":
         y = reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
@@ -182,8 +204,10 @@ def conv(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     signs: Tensor | None = None,
+    relu_input: bool = False,
     relu: bool = False,
     impl: Impl = "auto",
+    fallback: bool = False,
 ) -> Tensor:
     """A 1D or 2D convolution with a block-circulant channel matrix for each filter tap.
 
@@ -196,8 +220,7 @@ def conv(
         stride, padding, dilation: one integer, or one for each spatial dimension.
         groups: blocked connections from input to output channels, as in `torch.nn.Conv2d`.
         signs: ``(k,)``, random signs, each 1 or -1, by which each block of input channels is multiplied first.
-        relu: as in `linear`.
-        impl: the implementation.
+        relu_input, relu, impl, fallback: as in `linear`.
 
     Returns:
         ``(N, out_channels, L')`` or ``(N, out_channels, H', W')``, in the dtype of ``x``, or of autocast.
@@ -224,16 +247,19 @@ def conv(
     if axes == 1:
         flat = conv(
             x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
-            padding=(0, *padding), dilation=(1, *dilation), groups=groups, signs=signs, relu=relu, impl=impl,
+            padding=(0, *padding), dilation=(1, *dilation), groups=groups, signs=signs, relu_input=relu_input,
+            relu=relu, impl=impl, fallback=fallback,
         )  # fmt: skip
         return owned(flat, (*flat.shape[:2], flat.shape[3]))
     window = _window(x, weight, stride, padding, dilation, groups)
-    name = resolve_impl(impl, x)
     dtype = compute_dtype(x)
+    name = chosen(impl, x, fallback, lambda: _pointwise_refusal(x, weight, out_channels, window, dtype))
+    if name == "fused_rows":
+        return _pointwise(x, weight, signs, bias, out_channels, window, dtype, relu_input, relu)
+    if relu_input:
+        x = torch.relu(x)
     if name == "kernel":
         return _spectral(x, weight, signs, bias, out_channels, window, dtype, relu)
-    if name == "fused_rows":
-        return _pointwise(x, weight, signs, bias, out_channels, window, dtype, relu)
     y: Tensor
     if name == "reference":
         x = reference.flip_signs(x, signs, groups=groups)
@@ -269,24 +295,34 @@ def _spectral(
 
 def _pointwise(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: Conv2dProblem,
-    dtype: torch.dtype, relu: bool,
+    dtype: torch.dtype, relu_input: bool, relu: bool,
 ) -> Tensor:  # fmt: skip
     """A convolution that is a linear map of pixels, whose channels are contiguous, by the fused kernels."""
+    if (refusal := _pointwise_refusal(x, weight, outputs, window, dtype)) is not None:
+        raise refusal
+    pixels = x.permute(0, 2, 3, 1)
+    y: Tensor
+    y, _ = fused_rows.linear_eager(pixels.to(dtype), weight.flatten(0, 2), signs, bias, relu_input, relu)
+    return y.permute(0, 3, 1, 2)
+
+
+def _pointwise_refusal(
+    x: Tensor, weight: Tensor, outputs: int, window: Conv2dProblem, dtype: torch.dtype
+) -> LaminaError | None:
+    """Why the fused kernels do not compute a convolution; None if they do."""
     if not window.pointwise or (window.padding_height, window.padding_width) != (0, 0) or window.groups > 1:
-        raise UnsupportedError(
+        return UnsupportedError(
             "fused_rows: expected a linear layer, or a convolution by a 1x1 kernel with stride 1, without padding and "
             'groups; use impl="kernel"'
         )
-    fused_rows.check(window.rows_in, x, dtype, x.shape[1], outputs, weight.shape[-1])
-    pixels = x.permute(0, 2, 3, 1)
-    if not pixels.is_contiguous():
-        raise UnsupportedError(
+    if refusal := fused_rows.refusal(window.rows_in, x, dtype, x.shape[1], outputs, weight.shape[-1]):
+        return refusal
+    if not x.permute(0, 2, 3, 1).is_contiguous():
+        return UnsupportedError(
             f"fused_rows: expected images in channels-last, got strides {tuple(x.stride())}; call "
             'x.contiguous(memory_format=torch.channels_last), or use impl="kernel"'
         )
-    y: Tensor
-    y, _ = fused_rows.linear_eager(pixels.to(dtype), weight.flatten(0, 2), signs, bias, relu)
-    return y.permute(0, 3, 1, 2)
+    return None
 
 
 def dense_matrix(

@@ -36,6 +36,7 @@ class BlockCirculantLinear(nn.Module):
         bias: whether to learn an additive bias.
         signs: whether to apply random sign flips to the inputs, fixed at initialization; see `Circulant`.
         activation: ``"relu"`` if the output is that of a ReLU, which the last kernel computes.
+        input_activation: ``"relu"`` if inputs pass a ReLU first.
         impl: the implementation; see `functional`.
 
     Raises:
@@ -43,6 +44,8 @@ class BlockCirculantLinear(nn.Module):
     """
 
     signs: Tensor | None
+    fallback = False
+    """Whether ``auto`` computes what ``impl`` refuses, as where measurement selected ``impl`` for other inputs."""
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class BlockCirculantLinear(nn.Module):
         *,
         signs: bool = False,
         activation: Activation | None = None,
+        input_activation: Activation | None = None,
         impl: Impl = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -62,7 +66,7 @@ class BlockCirculantLinear(nn.Module):
         check_block_size(block_size)
         self.in_features, self.out_features, self.block_size = in_features, out_features, block_size
         self.impl: Impl = check_impl(impl)
-        self.activation = check_activation(activation)
+        self.activation, self.input_activation = check_activation(activation), check_activation(input_activation)
         self.kept_energy: float | None = None
         p, q = -(-out_features // block_size), -(-in_features // block_size)
         self.weight = nn.Parameter(torch.empty(p, q, block_size, device=device, dtype=dtype))
@@ -82,7 +86,7 @@ class BlockCirculantLinear(nn.Module):
         check_input_size(self, input, -1, self.in_features)
         return functional.linear(
             input, self.weight, self.bias, out_features=self.out_features, signs=self.signs,
-            relu=has_relu(self), impl=self.impl,
+            relu_input=reads_relu(self), relu=has_relu(self), impl=self.impl, fallback=self.fallback,
         )  # fmt: skip
 
     @classmethod
@@ -106,13 +110,13 @@ class BlockCirculantLinear(nn.Module):
 
     @torch.no_grad()
     def to_dense(self) -> nn.Module:
-        """The equivalent dense layer; with an activation, a Sequential of both."""
+        """The equivalent dense layer; with activations, a Sequential of all."""
         dense: nn.Linear = nn.utils.skip_init(
             nn.Linear, self.in_features, self.out_features, self.bias is not None,
             device=self.weight.device, dtype=self.weight.dtype,
         )  # fmt: skip
         store_dense(self, dense, dense_matrix(self.weight, self.out_features, self.in_features, signs=self.signs))
-        return followed(dense, self)
+        return with_activations(dense, self)
 
     def executed(self, phase: str) -> tuple[str, str]:
         """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
@@ -130,6 +134,8 @@ class _BlockCirculantConv(nn.Module):
     axes: ClassVar[int]
     dense: ClassVar[type[nn.Conv1d] | type[nn.Conv2d]]
     signs: Tensor | None
+    fallback = False
+    """Whether ``auto`` computes what ``impl`` refuses, as where measurement selected ``impl`` for other inputs."""
 
     def __init__(
         self,
@@ -146,6 +152,7 @@ class _BlockCirculantConv(nn.Module):
         block_size: int = 64,
         signs: bool = False,
         activation: Activation | None = None,
+        input_activation: Activation | None = None,
         impl: Impl = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -166,7 +173,7 @@ class _BlockCirculantConv(nn.Module):
         self.padding_mode, self.block_size = padding_mode, block_size
         self.pad_widths = self._pad_widths()
         self.impl: Impl = check_impl(impl)
-        self.activation = check_activation(activation)
+        self.activation, self.input_activation = check_activation(activation), check_activation(input_activation)
         self.kept_energy: float | None = None
         p, q = groups * -(-(out_channels // groups) // block_size), -(-(in_channels // groups) // block_size)
         shape = (p, *self.kernel_size, q, block_size)
@@ -194,7 +201,8 @@ class _BlockCirculantConv(nn.Module):
             padding = (0,) * self.axes
         return functional.conv(
             input, self.weight, self.bias, out_channels=self.out_channels, stride=self.stride, padding=padding,
-            dilation=self.dilation, groups=self.groups, signs=self.signs, relu=has_relu(self), impl=self.impl,
+            dilation=self.dilation, groups=self.groups, signs=self.signs, relu_input=reads_relu(self),
+            relu=has_relu(self), impl=self.impl, fallback=self.fallback,
         )  # fmt: skip
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -227,13 +235,13 @@ class _BlockCirculantConv(nn.Module):
 
     @torch.no_grad()
     def to_dense(self) -> nn.Module:
-        """The equivalent dense layer; with an activation, a Sequential of both."""
+        """The equivalent dense layer; with activations, a Sequential of all."""
         dense: nn.Conv1d | nn.Conv2d = nn.utils.skip_init(
             self.dense, *conv_arguments(self), device=self.weight.device, dtype=self.weight.dtype
         )
         sizes = self.out_channels, self.in_channels, self.groups
         store_dense(self, dense, dense_matrix(self.weight, *sizes, self.signs))
-        return followed(dense, self)
+        return with_activations(dense, self)
 
     def executed(self, phase: str) -> tuple[str, str]:
         """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
@@ -287,6 +295,13 @@ class BlockCirculantConv2d(_BlockCirculantConv):
 
 LAYERS = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLSTM)
 """All block-circulant layer classes."""
+
+
+def allow_fallback(model: nn.Module) -> None:
+    """Let circulant layers, whose ``impl`` was selected elsewhere, compute by ``auto`` what it refuses."""
+    for layer in model.modules():
+        if isinstance(layer, LAYERS):
+            layer.fallback = True
 
 
 def conv_arguments(layer: Any) -> tuple[Any, ...]:
@@ -343,8 +358,9 @@ def store_dense(layer: Any, dense: Any, matrix: Tensor) -> None:
 def _impl_repr(layer: Any) -> str:
     kept = "" if layer.kept_energy is None else f", kept_energy={layer.kept_energy:.3g}"
     signs = "" if layer.signs is None else ", signs=True"
-    activation = f", activation={layer.activation}" if has_relu(layer) else ""
-    return f"{signs}{activation}, impl={layer.impl}{kept}"
+    activations = f", input_activation={layer.input_activation}" if reads_relu(layer) else ""
+    activations += f", activation={layer.activation}" if has_relu(layer) else ""
+    return f"{signs}{activations}, impl={layer.impl}{kept}"
 
 
 def has_relu(layer: Any) -> bool:
@@ -352,9 +368,16 @@ def has_relu(layer: Any) -> bool:
     return getattr(layer, "activation", None) is not None
 
 
-def followed(dense: nn.Module, layer: Any) -> nn.Module:
-    """A dense layer with the activation of a circulant one."""
-    return nn.Sequential(dense, nn.ReLU()) if has_relu(layer) else dense
+def reads_relu(layer: Any) -> bool:
+    """Whether the inputs of a layer pass a ReLU first."""
+    return getattr(layer, "input_activation", None) is not None
+
+
+def with_activations(dense: nn.Module, layer: Any) -> nn.Module:
+    """A dense layer with the activations of a circulant one."""
+    if not (reads_relu(layer) or has_relu(layer)):
+        return dense
+    return nn.Sequential(*[nn.ReLU()] * reads_relu(layer), dense, *[nn.ReLU()] * has_relu(layer))
 
 
 def check_activation(activation: str | None) -> Activation | None:

@@ -6,6 +6,8 @@ of the ReLU as it writes it. Others compute the ReLU of their outputs, in their 
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from lamina.accelerate.common.chains import Link, chains
@@ -55,16 +57,18 @@ def fuse_relus(model: nn.Module, where: Where | None = None) -> None:
                 continue
             if where is not None and not where(path, relu.module):
                 continue
-            if (layer := _fusing(after)) is not None and layer.module.impl == "fused_rows":
-                layer.module.input_activation = "relu"
-            elif (layer := _fusing(before)) is not None:
-                layer.module.activation = "relu"
+            reader, writer = _fusing(after), _fusing(before)
+            if reader is not None and reader[1].impl == "fused_rows":
+                layer, reader[1].input_activation = reader[0], "relu"
+            elif writer is not None:
+                layer, writer[1].activation = writer[0], "relu"
             else:
                 continue
-            put(model, path, FusedReLU(str(layer.path)))
+            put(model, path, FusedReLU(layer))
 
 
-def _fusing(link: Link | None) -> Link | None:
-    """A layer that can compute a ReLU beside it."""
-    able = link is not None and isinstance(link.module, FUSING) and link.path is not None
-    return link if able and link is not None and not has_hooks(link.module) else None
+def _fusing(link: Link | None) -> tuple[str, Any] | None:
+    """The path and module of a layer that can compute a ReLU beside it."""
+    if link is None or link.path is None or not isinstance(link.module, FUSING) or has_hooks(link.module):
+        return None
+    return link.path, link.module

@@ -1,6 +1,7 @@
 """The CUDA sources, on the GPU or as C++ on the CPU with one warp per block, against a product in float64."""
 
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -86,26 +87,42 @@ def test_on_the_cpu(case: str, signed: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def check_relu(
-    k: int, p: int, q: int, rows: int, dtype: torch.dtype, tile: RowTile | None = None, device: str = "cuda"
-) -> None:
-    """Outputs behind ReLU are bit by bit the ReLU of outputs, of which some are not numbers."""
+    k: int, p: int, q: int, rows: int, dtype: torch.dtype, tile: RowTile | None = None,
+    weight_tile: WeightTile | None = None, device: str = "cuda",
+) -> None:  # fmt: skip
+    """Results with ReLU in the kernels are bit by bit those of ReLU outside, also of what is not a number."""
     x, bias = torch.randn(rows, q * k).to(device, dtype), torch.randn(p * k).to(device)
-    x[0, 0] = torch.nan
-    forward, _ = cuda.weight_spectra(torch.randn(p, q, k).to(device), dtype)
+    dy, weight = torch.randn(rows, p * k).to(device, dtype), torch.randn(p, q, k).to(device)
+    x[0, 0], x[-1, -1] = torch.nan, 0
+    forward, backward = cuda.weight_spectra(weight, dtype)
+
+    def rows_of(like: Tensor, *operands: Any, **options: Any) -> Tensor:
+        out = torch.full_like(like, torch.inf)
+        cuda.run_rows(*operands, out, k, tile, **options)
+        return out
+
     for b in (bias, None):
-        plain, fused = torch.full((2, rows, p * k), torch.inf, device=device, dtype=dtype)
-        cuda.run_rows(x, forward, b, plain, k, tile)
-        cuda.run_rows(x, forward, b, fused, k, tile, relu=True)
+        plain = rows_of(dy, x, forward, b)
         assert plain[0].isnan().any()
-        torch.testing.assert_close(fused, plain.relu(), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(rows_of(dy, x, forward, b, relu=True), plain.relu(), rtol=0, atol=0, equal_nan=True)
+        before = rows_of(dy, x, forward, b, relu_input=True)
+        torch.testing.assert_close(before, rows_of(dy, x.relu(), forward, b), rtol=0, atol=0, equal_nan=True)
+    plain = rows_of(x, dy, backward, None, flip_outputs=True)
+    gated = rows_of(x, dy, backward, None, flip_outputs=True, gate=x)
+    torch.testing.assert_close(gated, plain.where(~(x <= 0), 0), rtol=0, atol=0)
+    x[0, 0] = -1
+    ours, outside = torch.full((2, *weight.shape), torch.nan, device=device)
+    cuda.run_weight_gradient(dy, x, ours, weight_tile, splits=3, relu_input=True)
+    cuda.run_weight_gradient(dy, x.relu(), outside, weight_tile, splits=3)
+    torch.testing.assert_close(ours, outside, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_relu_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
     monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
-    k, p, q, rows, dtype, _, tile, *_ = CASES[case]
-    check_relu(k, p, q, rows, dtype, tile, device="cpu")
+    k, p, q, rows, dtype, _, *tiles = CASES[case]
+    check_relu(k, p, q, rows, dtype, *tiles, device="cpu")
 
 
 @pytest.mark.gpu

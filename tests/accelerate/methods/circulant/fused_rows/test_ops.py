@@ -1,6 +1,8 @@
 """The fused kernels through the public functional and modules: on the GPU, and as C++ on the CPU with one warp."""
 
+import copy
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +17,12 @@ from lamina.accelerate.methods.circulant import candidates as cell
 from lamina.accelerate.methods.circulant import functional
 from lamina.accelerate.methods.circulant.fused_rows import cuda, ops
 from lamina.accelerate.methods.circulant.fused_rows.cuda import RowTile, WeightTile
-from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear, BlockCirculantLSTM
+from lamina.accelerate.methods.circulant.nn import (
+    BlockCirculantConv2d,
+    BlockCirculantLinear,
+    BlockCirculantLSTM,
+    allow_fallback,
+)
 from lamina.accelerate.runtime import launch_cache
 from lamina.accelerate.select import observe
 from lamina.errors import LaminaError, MissingError, UnsupportedError
@@ -61,7 +68,8 @@ def assert_close(ours: list[Tensor], layer: nn.Module, x: Tensor, gy: Tensor, dt
 def test_a_step_under_autocast_on_the_cpu(
     emulated: None, poisoned_empty: None, dtype: torch.dtype, signs: bool
 ) -> None:
-    layer = BlockCirculantLinear(96, 64, 32, signs=signs, activation="relu" if dtype == FP16 else None)
+    relus: Any = {"activation" if dtype == FP16 else "input_activation": "relu" if signs else None}
+    layer = BlockCirculantLinear(96, 64, 32, signs=signs, **relus)
     with torch.no_grad():
         layer.bias.copy_(torch.arange(64) % 2 * 8 - 4)  # type: ignore[union-attr]  # no output is near zero
     x, gy = torch.randn(7, 3, 96).transpose(0, 1), torch.randn(3, 7, 64).to(dtype).float()
@@ -80,7 +88,7 @@ def tf32() -> Iterator[None]:
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_a_step_in_tf32_on_the_cpu(emulated: None, tf32: None, poisoned_empty: None, signs: bool) -> None:
-    layer = BlockCirculantLinear(96, 64, 32, signs=signs, activation="relu" if signs else None)
+    layer = BlockCirculantLinear(96, 64, 32, signs=signs, input_activation="relu", activation="relu" if signs else None)
     with torch.no_grad():
         layer.bias.copy_(torch.arange(64) % 2 * 8 - 4)  # type: ignore[union-attr]  # no output is near zero
     x, gy = torch.randn(7, 3, 96).transpose(0, 1), torch.randn(3, 7, 64)
@@ -100,7 +108,8 @@ def test_without_tf32_float32_is_refused_after_it_was_computed(emulated: None) -
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_a_pointwise_convolution_in_channels_last_on_the_cpu(emulated: None, signs: bool) -> None:
-    layer = BlockCirculantConv2d(64, 32, 1, block_size=16, signs=signs, activation="relu" if signs else None)
+    relus: Any = {"activation" if signs else "input_activation": "relu"}
+    layer = BlockCirculantConv2d(64, 32, 1, block_size=16, signs=signs, **relus)
     with torch.no_grad():
         layer.bias.copy_(torch.arange(32) % 2 * 8 - 4)  # type: ignore[union-attr]  # no output is near zero
     x = torch.randn(2, 64, 3, 5).contiguous(memory_format=torch.channels_last)
@@ -128,7 +137,8 @@ def test_only_requested_gradients_are_computed_and_they_are_differentiable(
     leaves, second = (x.clone().requires_grad_(), w), []
     bias = (torch.arange(32) % 2 * 80 - 40).to(dtype)
     for impl in ("fused_rows", "reference"):
-        y = functional.linear(*leaves, bias, out_features=32, signs=signs, relu=signed, impl=impl)
+        relus = {"relu_input": not signed, "relu": signed}
+        y = functional.linear(*leaves, bias, out_features=32, signs=signs, **relus, impl=impl)
         first = torch.autograd.grad(y.sum(), leaves, create_graph=True)
         second.append(torch.autograd.grad(sum(one.float().square().sum() for one in first), leaves))  # type: ignore[arg-type]
     for a, b in zip(*second, strict=True):
@@ -140,10 +150,13 @@ def test_gradients_of_a_double_backward_pass() -> None:
     sizes = (3, 4), (3, 8), (1, 2, 4)
     gy, x, w = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes)
     for check in gradcheck, gradgradcheck:
-        assert check(lambda *args: ops.differentiable_gradients(*args, signs), (gy, x, w), fast_mode=True)
-    y = functional.linear(x, w, out_features=4, signs=signs, impl="reference")
-    gradients = torch.autograd.grad(y, (x, w), gy)
-    torch.testing.assert_close(ops.differentiable_gradients(gy, x, w, signs), gradients)
+        for relu in (False, True):
+            gradients = partial(ops.differentiable_gradients, signs=signs, relu_input=relu)
+            assert check(gradients, (gy, x, w), fast_mode=True)
+    for relu in (False, True):
+        y = functional.linear(x, w, out_features=4, signs=signs, relu_input=relu, impl="reference")
+        expected = torch.autograd.grad(y, (x, w), gy)
+        torch.testing.assert_close(ops.differentiable_gradients(gy, x, w, signs, relu), expected)
 
 
 @pytest.mark.parametrize("dtype", [FP32, torch.float64, torch.int8])
@@ -195,20 +208,20 @@ def check_operators(device: str, dtype: torch.dtype, rows: int = 5) -> None:
     bias, signs = torch.randn(32, device=device), torch.randn(16, device=device).sign()
     for each, s, b in ((x, None, bias), (x[:, None], None, None), (x, signs, None), (x[:, None], signs, bias)):
         leaf, weight, b = (None if one is None else one.clone().requires_grad_() for one in (each, w, b))
-        torch.library.opcheck(ops.linear, (leaf, weight, s, b, b is not None))
-    y, spectra = ops.linear(x, w, signs, None, False)
+        torch.library.opcheck(ops.linear, (leaf, weight, s, b, s is None, b is not None))
+    y, spectra = ops.linear(x, w, signs, None, False, False)
     for s, *wanted in ((None, True, True), (signs, True, True), (signs, True, False), (None, False, True)):
-        torch.library.opcheck(ops.linear_backward, (y, x, spectra, s, [2, 4, 16], FP32, *wanted))
+        torch.library.opcheck(ops.linear_backward, (y, x, spectra, s, [2, 4, 16], FP32, *wanted, s is None))
 
 
 def test_shapes_and_flops_need_no_device() -> None:
     x, w = torch.empty(8, 2000, 96, dtype=BF16, device="meta"), torch.empty(5, 3, 32, device="meta")
-    y, spectra = ops.linear(x, w, None, None, False)
+    y, spectra = ops.linear(x, w, None, None, False, False)
     assert (y.shape, y.dtype, spectra.shape) == ((8, 2000, 160), BF16, (1, 2, 2, 2, 32, 4))
-    dx, dw = ops.linear_backward(y, x, spectra, None, [5, 3, 32], FP32, True, True)
+    dx, dw = ops.linear_backward(y, x, spectra, None, [5, 3, 32], FP32, True, True, False)
     assert (dx.shape, dx.dtype, dw.shape, dw.dtype) == (x.shape, BF16, w.shape, FP32)
     with FlopCounterMode(display=False) as counter:
-        ops.linear(x, w, None, None, False)
+        ops.linear(x, w, None, None, False, False)
     assert 0 < counter.get_total_flops() < 2 * 16000 * 160 * 96  # fewer than the dense product
 
 
@@ -231,6 +244,39 @@ def test_what_the_kernels_do_not_compute_is_refused_with_its_reason(
     monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
     with pytest.raises(UnsupportedError, match=message):
         layer(torch.zeros(shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_selected_layer_computes_what_its_implementation_refuses(emulated: None, compiled: bool) -> None:
+    linear = BlockCirculantLinear(32, 32, 16, impl="fused_rows", input_activation="relu")
+    pixels = BlockCirculantConv2d(32, 32, 1, block_size=16, impl="fused_rows")
+    image = torch.randn(2, 32, 3, 5)
+    others = (
+        (linear, torch.randn(3, 32).to(BF16), "at least 4 rows"),
+        (linear, torch.randn(6, 32), "float32 without TF32"),  # training was under autocast
+        (linear, torch.randn(6, 32).double(), "got float64"),
+        (pixels, image.to(BF16), "channels-last"),
+    )
+    for layer, x, refusal in others:
+        selected = copy.deepcopy(layer).to(x.dtype)
+        with pytest.raises(UnsupportedError, match=refusal):
+            selected(x)
+        allow_fallback(selected)
+        run = torch.compile(selected, backend="eager", fullgraph=True) if compiled else selected
+        y = run(x)
+        selected.impl = "reference"  # type: ignore[assignment]
+        torch.testing.assert_close(y, selected(x), rtol=2e-2 if x.dtype == BF16 else 1e-4, atol=2e-2)
+
+
+def test_without_a_gpu_a_selected_layer_is_computed_by_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functional, "INTERPRETED", False)
+    layers = BlockCirculantLinear(8, 8, 4, impl="kernel"), BlockCirculantLSTM(8, 8, block_size=4, impl="kernel")
+    for layer in layers:
+        allow_fallback(layer)
+        x = torch.randn(2, 3, 8)
+        assert functional.chosen("kernel", x, True) == "reference"
+        y, _ = layer(x), setattr(layer, "impl", "reference")
+        torch.testing.assert_close(y, layer(x))
 
 
 def test_a_kernel_that_does_not_compile_is_a_refusal(emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:

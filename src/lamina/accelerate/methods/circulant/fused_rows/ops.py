@@ -2,7 +2,7 @@
 
 Rows are in the dtype of the product: 16-bit, or float32 where TF32 is allowed. Weights may be the float32 masters of
 autocast, whose gradient is then float32. ``signs (k)``, each 1 or -1, multiply the elements of each block of ``x``, in
-the kernels as they read rows.
+the kernels as they read rows. A ReLU of ``x``, or of the output, is computed there too.
 Saved for the backward pass are the rows, the weights, and the spectra of the weights for the input gradient.
 Double backward uses the differentiable operators of `ops` and `spectral.ops`.
 """
@@ -27,7 +27,7 @@ from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatc
 from lamina.accelerate.runtime.launch_cache import cached_launches
 from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Kernel
 from lamina.accelerate.runtime.replay import register_kernel
-from lamina.errors import MissingError, UnsupportedError
+from lamina.errors import LaminaError, MissingError, UnsupportedError
 
 MIN_ROWS = 1000
 """With fewer rows, the three launches of the spectral layer move too few bytes to be slower."""
@@ -53,37 +53,46 @@ def check(rows: int, x: Tensor, dtype: torch.dtype, in_features: int, out_featur
         MissingError: ``x`` is not on a GPU.
         UnsupportedError: the kernels are not for this GPU, dtype, block size, width or number of rows.
     """
+    if (error := refusal(rows, x, dtype, in_features, out_features, block_size)) is not None:
+        raise error
+
+
+def refusal(
+    rows: int, x: Tensor, dtype: torch.dtype, in_features: int, out_features: int, block_size: int
+) -> LaminaError | None:
+    """What `check` raises; None for what the kernels compute."""
     if transformed():
-        raise UnsupportedError(f"fused_rows: expected no transform of torch.func, which cannot see kernels; {_ELSE}")
+        return UnsupportedError(f"fused_rows: expected no transform of torch.func, which cannot see kernels; {_ELSE}")
     if cuda.kernel_class is Kernel:
         if x.device.type != "cuda":
-            raise MissingError(
+            return MissingError(
                 f"fused_rows: expected tensors on a CUDA device, got {x.device}; move them there, or use "
                 'impl="reference"'
             )
         if (major := _capability(x.device)) != CAPABILITY:
-            raise UnsupportedError(
+            return UnsupportedError(
                 f"fused_rows: expected a GPU of compute capability {CAPABILITY}.x, got {major or 'none'}; {_ELSE}"
             )
     if dtype not in cuda.DTYPES or (dtype == torch.float32 and not tf32()):
         name = str(dtype).removeprefix("torch.")
-        raise UnsupportedError(
+        return UnsupportedError(
             "fused_rows: expected bfloat16 or float16, also by autocast, or float32 with TF32 allowed, got "
             f"{name}{' without TF32' if dtype == torch.float32 else ''}; {_ELSE}"
         )
     if block_size not in cuda.BLOCK_SIZES:
-        raise UnsupportedError(f"fused_rows: expected a block size of 16, 32, 64 or 128, got {block_size}; {_ELSE}")
+        return UnsupportedError(f"fused_rows: expected a block size of 16, 32, 64 or 128, got {block_size}; {_ELSE}")
     if in_features % block_size or out_features % block_size:
-        raise UnsupportedError(
+        return UnsupportedError(
             f"fused_rows: expected multiples of the block size {block_size}, got {in_features} inputs and "
             f"{out_features} outputs; {_ELSE}"
         )
     if rows < MIN_ROWS:
-        raise UnsupportedError(f"fused_rows: expected at least {MIN_ROWS} rows, got {rows}; {_ELSE}")
+        return UnsupportedError(f"fused_rows: expected at least {MIN_ROWS} rows, got {rows}; {_ELSE}")
     blocks = in_features // block_size, out_features // block_size
     for inputs, outputs in (blocks, blocks[::-1]):
         if not cuda.fits_some_tile(block_size, inputs, outputs, dtype):
-            raise UnsupportedError(f"fused_rows: {cuda.too_wide(inputs * block_size)}; {_ELSE}")
+            return UnsupportedError(f"fused_rows: {cuda.too_wide(inputs * block_size)}; {_ELSE}")
+    return None
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -100,56 +109,64 @@ def _signs(signs: Tensor | None) -> Tensor | None:
 
 
 @cached_launches
-def _run(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu: bool) -> tuple[Tensor, Tensor]:
-    weight, (p, _, k) = weight.contiguous(), weight.shape
+def _run(
+    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu_input: bool, relu: bool
+) -> tuple[Tensor, Tensor]:
+    p, _, k = weight.shape
     y = x.new_empty(*x.shape[:-1], p * k)
-    forward, backward = cuda.weight_spectra(weight, x.dtype)
+    # First, so that no copy is between the kernels that overlap.
+    rows, weight, signs = _rows(x), weight.contiguous(), _signs(signs)
     bias = None if bias is None else bias.float().contiguous()
-    cuda.run_rows(_rows(x), forward, bias, y.view(-1, p * k), k, signs=_signs(signs), relu=relu)
+    forward, backward = cuda.weight_spectra(weight, x.dtype)
+    out = y.view(-1, p * k)
+    cuda.run_rows(rows, forward, bias, out, k, signs=signs, relu_input=relu_input, relu=relu, overlapped=True)
     return y, backward
 
 
 @torch.library.custom_op("lamina::circulant_fused_rows", mutates_args=())
-def linear(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu: bool) -> tuple[Tensor, Tensor]:
+def linear(
+    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu_input: bool, relu: bool
+) -> tuple[Tensor, Tensor]:
     """``x (..., q*k)`` to ``(..., p*k)``, and the spectra of ``weight (p, q, k)`` for the input gradient.
 
-    With ``relu``, the output is that of a ReLU.
+    With ``relu_input``, ``x`` passes a ReLU first; with ``relu``, the output does.
     """
-    return _run(x, weight, signs, bias, relu)
+    return _run(x, weight, signs, bias, relu_input, relu)
 
 
 @cached_launches
 def _run_backward(
     dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: tuple[int, ...], w_dtype: torch.dtype,
-    for_x: bool, for_w: bool,
+    for_x: bool, for_w: bool, relu_input: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     dx, dw = grads = _gradients_like(x, w_shape, w_dtype, for_x, for_w)
-    dy, signs, k = _rows(dy), _signs(signs), w_shape[-1]
+    dy, rows, signs, k = _rows(dy), _rows(x), _signs(signs), w_shape[-1]
     if for_x:
-        cuda.run_rows(dy, spectra, None, dx.view(-1, x.shape[-1]), k, signs=signs, flip_outputs=True)
+        gate = rows if relu_input else None
+        cuda.run_rows(dy, spectra, None, dx.view(-1, x.shape[-1]), k, signs=signs, flip_outputs=True, gate=gate)
     if for_w:
-        cuda.run_weight_gradient(dy, _rows(x), dw, signs=signs)
+        cuda.run_weight_gradient(dy, rows, dw, signs=signs, relu_input=relu_input, overlapped=for_x)
     return grads
 
 
 @torch.library.custom_op("lamina::circulant_fused_rows_backward", mutates_args=())
 def linear_backward(
     dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: list[int], w_dtype: torch.dtype,
-    for_x: bool, for_w: bool,
+    for_x: bool, for_w: bool, relu_input: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of `linear` with respect to ``x`` and ``weight``; empty if not requested."""
-    return _run_backward(dy, x, spectra, signs, tuple(w_shape), w_dtype, for_x, for_w)
+    return _run_backward(dy, x, spectra, signs, tuple(w_shape), w_dtype, for_x, for_w, relu_input)
 
 
 def _gradients_like(
-    x: Tensor, w_shape: tuple[int, ...] | list[int], w_dtype: torch.dtype, for_x: bool, for_w: bool
+    x: Tensor, w_shape: tuple[int, ...] | list[int], w_dtype: torch.dtype, for_x: bool, for_w: bool, *_: Any
 ) -> tuple[Tensor, Tensor]:
     dx = x.new_empty(x.shape if for_x else (0,))
     return dx, x.new_empty(tuple(w_shape) if for_w else (0,), dtype=w_dtype)
 
 
 @linear.register_fake
-def _(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu: bool) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     p, q, k = weight.shape
     return x.new_empty(*x.shape[:-1], p * k), cuda.spectra_like(weight, q, p, x.dtype)
 
@@ -160,7 +177,7 @@ def _(dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, *like: Any) 
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, signs, bias, relu = inputs
+    x, weight, signs, bias, ctx.relu_input, relu = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.w_shape, ctx.w_dtype = tuple(weight.shape), weight.dtype
     ctx.mark_non_differentiable(output[1])
@@ -169,21 +186,26 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
-    (x, weight, spectra, signs, y), (for_x, for_w, _, for_bias, _) = ctx.saved_tensors, ctx.needs_input_grad
+    (x, weight, spectra, signs, y), (for_x, for_w, _, for_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
     if gy is None:
-        return (None,) * 5
+        return (None,) * 6
     gy, bias = output_gradients(gy, y, True, ctx.bias_dtype if for_bias else None)
     dx = dw = None
     if torch.is_grad_enabled():
-        dx, dw = differentiable_gradients(gy, x, weight, signs)
+        dx, dw = differentiable_gradients(gy, x, weight, signs, ctx.relu_input)
     elif for_x or for_w:
-        arguments = gy, x, spectra, signs, ctx.w_shape, ctx.w_dtype, for_x, for_w
+        arguments = gy, x, spectra, signs, ctx.w_shape, ctx.w_dtype, for_x, for_w, ctx.relu_input
         dx, dw = call_in_backward(linear_backward, _run_backward, *arguments)
-    return dx if for_x else None, dw if for_w else None, None, bias, None
+    return dx if for_x else None, dw if for_w else None, None, bias, None, None
 
 
-def differentiable_gradients(gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None) -> tuple[Tensor, Tensor]:
+def differentiable_gradients(
+    gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None, relu_input: bool = False
+) -> tuple[Tensor, Tensor]:
     """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
+    if relu_input:
+        dx, dw = differentiable_gradients(gy, x.relu(), weight, signs)
+        return dx.where(~(x <= 0), 0), dw
     k, rows, dy = weight.shape[-1], x.reshape(-1, x.shape[-1], 1), gy.reshape(-1, gy.shape[-1], 1)
     xs, ws = dft_pair(rows, weight.flatten(1)[..., None], signs, k, 1, x.dtype)
     dys = dft(dy, None, k, 1, False, x.dtype)
@@ -210,5 +232,7 @@ def _(x: Any, weight: Any, *_: Any, **__: Any) -> int:
 
 
 @register_flop_formula(torch.ops.lamina.circulant_fused_rows_backward)
-def _(dy: Any, x: Any, spectra: Any, signs: Any, w_shape: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any) -> int:
+def _(
+    dy: Any, x: Any, spectra: Any, signs: Any, w_shape: Any, w_dtype: Any, for_x: bool, for_w: bool, *_: Any, **__: Any
+) -> int:
     return (for_x or for_w) * _flops(x, w_shape, for_x + for_w)

@@ -41,6 +41,9 @@ class BlockCirculantLSTM(nn.Module):
         UsageError: an argument is invalid.
     """
 
+    fallback = False
+    """Whether ``auto`` computes what ``impl`` refuses, as where measurement selected ``impl`` for other inputs."""
+
     def __init__(
         self,
         input_size: int,
@@ -170,12 +173,13 @@ class BlockCirculantLSTM(nn.Module):
             missing = padded // _GATES - self.hidden_size
             bias = F.pad(total.view(_GATES, -1), (0, missing)).flatten() if missing else total
         weight_ih, weight = getattr(self, f"weight_ih_{suffix}"), getattr(self, f"weight_hh_{suffix}")
-        inputs = functional.linear(x, weight_ih, bias, out_features=padded, impl=self.impl)
-        if functional.resolve_impl(self.impl, x) == "kernel":
+        impl = functional.chosen(self.impl, x, self.fallback)
+        inputs = functional.linear(x, weight_ih, bias, out_features=padded, impl=impl)
+        if impl == "kernel":
             return functional.recurrence(inputs, weight, h, c)
         outputs = []
         for step in inputs:
-            gates = step + functional.linear(h, weight, out_features=padded, impl=self.impl)
+            gates = step + functional.linear(h, weight, out_features=padded, impl=impl)
             h, c = lstm_cell(torch.unflatten(gates, -1, (_GATES, -1))[..., : self.hidden_size], c)
             outputs.append(h)
         return torch.stack(outputs), (h, c)
