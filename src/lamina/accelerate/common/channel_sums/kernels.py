@@ -17,8 +17,8 @@ from lamina.spec import Cost
 @no_type_check
 def channel_sums_kernel(
     x, relu, masked, out, rows, channels, stride, relu_stride, masked_stride, rows_per_program,
-    RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
-    PDL: tl.constexpr,
+    RELU: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Sums of ranges of ``rows_per_program`` rows of ``x``, ``stride`` elements apart, to ``out [ranges, channels]``.
 
@@ -31,7 +31,7 @@ def channel_sums_kernel(
     channel = tl.program_id(0) % tiles * BLOCK_N + tl.arange(0, BLOCK_N)
     sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     first = part * rows_per_program
-    for start in range(first, tl.minimum(first + rows_per_program, rows), BLOCK_M):
+    for start in tl.range(first, tl.minimum(first + rows_per_program, rows), BLOCK_M, num_stages=STAGES):
         row = start + tl.arange(0, BLOCK_M)
         mask = (row < rows)[:, None] & (channel < channels)[None, :]
         values = tl.load(x + row.to(INDEX)[:, None] * stride + channel[None, :], mask, 0.0)

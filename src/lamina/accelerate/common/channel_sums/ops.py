@@ -25,8 +25,11 @@ MIN_NUMEL = 2**18
 PROGRAMS = 4 * MULTIPROCESSORS
 """Of the first launch, if there are enough rows: a few for each multiprocessor, which hide the latency of memory."""
 
-_BLOCK = 4096
+BLOCK = 4096
 """Elements that a program adds at a time."""
+
+STAGES = 3
+"""Blocks of rows that are on their way to a program."""
 
 
 def channel_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -108,7 +111,7 @@ def _run(x: Tensor, relu: Tensor | None, masked: Tensor | None, dtype: torch.dty
         raise UnsupportedError("channel sums: expected contiguous channels in rows of one stride")
     rows, channels = x.shape[0] * x.shape[2], x.shape[1]
     block_n = clamp(16, next_power_of_2(channels), 128)
-    tiles, block_m = -(-channels // block_n), _BLOCK // block_n
+    tiles, block_m = -(-channels // block_n), BLOCK // block_n
     ranges = clamp(1, PROGRAMS // tiles, -(-rows // block_m))
     rows_per_program = -(-rows // (ranges * block_m)) * block_m
     ranges = max(1, -(-rows // rows_per_program))
@@ -129,6 +132,6 @@ def _launch(
     launch(
         kernels.channel_sums_kernel, ranges * -(-channels // block_n), x,
         x, x if relu is None else relu, x if masked is None else masked, out, rows, channels, *strides,
-        rows_per_program, RELU=relu is not None, BLOCK_M=block_m, BLOCK_N=block_n, UPCAST=INTERPRETED,
+        rows_per_program, RELU=relu is not None, BLOCK_M=block_m, BLOCK_N=block_n, STAGES=STAGES, UPCAST=INTERPRETED,
         INDEX=index_type(x), **pdl_options(x, out),
     )  # fmt: skip

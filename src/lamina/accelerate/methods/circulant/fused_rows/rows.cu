@@ -16,11 +16,11 @@
 // Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; FLIP_IN and FLIP_OUT, whether rows of that many blocks are
 // multiplied by `signs`, whose dtype is SIGN_TYPE; CHUNK, output blocks between two barriers, a multiple of
 // 8; BIAS, whether there is one; RELU, whether it follows; RELU_INPUT, whether inputs pass a ReLU as they are read; GATED,
-// whether outputs are 0 where `gate`, rows like them, is not positive, as gradients behind a ReLU are; OVERLAPPED, whether the preceding kernel wrote no rows, so that
-// they are transformed before it has ended; SHARED_SPECTRA, whether spectra of outputs take the place of
-// those of inputs: there is then one chunk, and each warp multiplies once; STAGED, whether outputs leave through shared
-// memory by bulk copies that run while warps multiply; PREFETCH, whether weights are read one step before they are used;
-// ROWS_AHEAD, whether warps read their next rows while they transform; BLOCKS_PER_SM.
+// whether outputs are 0 where `gate`, rows like them, is not positive, as gradients behind a ReLU are; OVERLAPPED,
+// whether the preceding kernel wrote no rows, so that they are transformed before it has ended; SHARED_SPECTRA, whether
+// spectra of outputs take the place of those of inputs: there is then one chunk, and each warp multiplies once; STAGED,
+// whether outputs leave through shared memory by bulk copies that run while warps multiply; PREFETCH, whether weights are
+// read one step before they are used; ROWS_AHEAD, whether warps read their next rows while they transform; BLOCKS_PER_SM.
 
 typedef Element<SIGN_TYPE>::type sign_t;
 
@@ -135,8 +135,34 @@ __device__ __forceinline__ void write_vector(element* to, const word* from) {
 // ReLU, if there is one; NaN stays.
 __device__ __forceinline__ float activated(float a) { return RELU && a < 0 ? 0 : a; }
 
-// An output, if it is GATED; a gate that is NaN is open, as PyTorch has it.
-__device__ __forceinline__ float gated(float a, float gate) { return GATED && gate <= 0 ? 0 : a; }
+// Of one row of gates of a block, which of this thread's elements are not positive: a bit for each of the first VECTOR
+// elements, for those that mirror them, and so on. Bits take few registers, so that all gates are read at once. A gate
+// that is NaN is open, as PyTorch has it.
+__device__ __forceinline__ word closed_gates(const value_t* gates, bool inside) {
+  const int lane = threadIdx.x % 32;
+  word closed = 0;
+#pragma unroll
+  for (int c = 0; c < 2 * CHUNKS; ++c) {
+    const int first = 4 * VECTOR * (c / 2) + VECTOR * (lane % 4);
+    const value_t* from = gates + (c % 2 ? K - VECTOR - first : first);
+#if SCALED
+    float vector[VECTOR];
+    read_vector(vector, from, inside);
+#pragma unroll
+    for (int i = 0; i < VECTOR; ++i) closed |= word(vector[i] <= 0) << (c * VECTOR + i);
+#else
+    word vector[VECTOR / 2];
+    read_vector(vector, from, inside);
+#pragma unroll
+    for (int i = 0; i < VECTOR; ++i)
+      closed |= word(to_float<TYPE>(element(vector[i / 2] >> i % 2 * 16)) <= 0) << (c * VECTOR + i);
+#endif
+  }
+  return closed;
+}
+
+// Element `i` of an output, or 0 if its gate is closed.
+__device__ __forceinline__ float gated(float a, word closed, int i) { return GATED && closed >> i & 1 ? 0 : a; }
 
 // Transforms 16 rows of one output block back, from spectra at `from`, and writes the first `rows` of them, `to_stride`
 // elements apart. SCALED outputs are multiplied by `scales` of this thread's two rows. `gate` has `gate_rows` rows.
@@ -146,6 +172,14 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
                                             const word (&even)[COLUMN_TILES][FRAGMENT],
                                             const word (&odd)[COLUMN_TILES][FRAGMENT]) {
   const int lane = threadIdx.x % 32;
+  word closed[2] = {};
+  if constexpr (GATED) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane / 4 + 8 * r;
+      closed[r] = closed_gates(gate + row * (OUT_BLOCKS * K), row < gate_rows);
+    }
+  }
   from += lane % 16;
   float sums[COLUMN_TILES][4] = {}, differences[COLUMN_TILES][4] = {};
   if constexpr (STEP_WORDS == 1) {
@@ -174,13 +208,9 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = lane / 4 + 8 * r;
-      const value_t* gates = gate + row * (OUT_BLOCKS * K);
+      const int low_gate = 2 * c * VECTOR, high_gate = low_gate + VECTOR;
 #if SCALED
-      float low[VECTOR], high[VECTOR], gate_low[VECTOR] = {}, gate_high[VECTOR] = {};
-      if constexpr (GATED) {
-        read_vector(gate_low, gates + first, row < gate_rows);
-        read_vector(gate_high, gates + mirrored, row < gate_rows);
-      }
+      float low[VECTOR], high[VECTOR];
 #pragma unroll
       for (int i = 0; i < VECTOR; ++i) {
         const int at = c * VECTOR + i, opposite = VECTOR - 1 - i;
@@ -189,16 +219,12 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
         float a = __fmaf_rn(odd_part, scales[r].inner, even_part), b = __fmaf_rn(-odd_part, scales[r].inner, even_part);
         a *= scales[r].outer, b *= scales[r].outer;
         if constexpr (BIAS) a += bias[first + i], b += bias[mirrored + opposite];
-        a = gated(activated(a), gate_low[i]), b = gated(activated(b), gate_high[opposite]);
+        a = gated(activated(a), closed[r], low_gate + i), b = gated(activated(b), closed[r], high_gate + opposite);
         low[i] = FLIP_OUT ? flipped_element(a, signs, at) : a;
         high[opposite] = FLIP_OUT ? flipped_element(b, signs, 2 * HALF_WORDS + c * VECTOR + opposite) : b;
       }
 #else
-      word low[VECTOR / 2], high[VECTOR / 2], gate_low[VECTOR / 2] = {}, gate_high[VECTOR / 2] = {};
-      if constexpr (GATED) {
-        read_vector(gate_low, gates + first, row < gate_rows);
-        read_vector(gate_high, gates + mirrored, row < gate_rows);
-      }
+      word low[VECTOR / 2], high[VECTOR / 2];
 #pragma unroll
       for (int i = 0; i < VECTOR / 2; ++i) {
         const float* even_part = sums[c * VECTOR / 2 + i] + 2 * r;
@@ -211,11 +237,8 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
           e += bias[opposite], d += bias[opposite + 1];
         }
         a = activated(a), b = activated(b), d = activated(d), e = activated(e);
-        if constexpr (GATED) {
-          const word one = gate_low[i], other = gate_high[VECTOR / 2 - 1 - i];
-          a = gated(a, to_float<TYPE>(element(one))), b = gated(b, to_float<TYPE>(element(one >> 16)));
-          e = gated(e, to_float<TYPE>(element(other))), d = gated(d, to_float<TYPE>(element(other >> 16)));
-        }
+        a = gated(a, closed[r], low_gate + 2 * i), b = gated(b, closed[r], low_gate + 2 * i + 1);
+        e = gated(e, closed[r], high_gate + VECTOR - 2 - 2 * i), d = gated(d, closed[r], high_gate + VECTOR - 1 - 2 * i);
         low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
       }
       if constexpr (FLIP_OUT) {
