@@ -72,3 +72,8 @@ def vgg19(num_classes: int = 1000) -> nn.Module:
 def vgg11_cifar(num_classes: int = 10) -> nn.Module:
     """VGG-11 for 32x32 images: five poolings leave 1x1, so the linear layers have width 512."""
     return VGG(11, num_classes, grid=1, hidden=512)
+
+
+def vgg16_cifar(num_classes: int = 10) -> nn.Module:
+    """VGG-16 for 32x32 images, with linear layers of width 512."""
+    return VGG(16, num_classes, grid=1, hidden=512)

@@ -82,6 +82,7 @@ _ENTRIES: tuple[Entry, ...] = (
     Entry("vgg16", _IMAGENET, 1000, "image", "VGG of 13 convolutions (D)", _SIMONYAN),
     Entry("vgg19", _IMAGENET, 1000, "image", "VGG of 16 convolutions (E)", _SIMONYAN),
     Entry("vgg11_cifar", _CIFAR, 10, "image", "VGG-11 for small images", _SIMONYAN),
+    Entry("vgg16_cifar", _CIFAR, 10, "image", "VGG-16 for small images", _SIMONYAN),
     Entry("resnet10", _IMAGENET, 1000, "image", "ResNet of 4 basic blocks", _HE),
     Entry("resnet18", _IMAGENET, 1000, "image", "ResNet of 8 basic blocks", _HE),
     Entry("resnet34", _IMAGENET, 1000, "image", "ResNet of 16 basic blocks", _HE),
