@@ -2,14 +2,15 @@
 
 Networks train with the loop of `lamina train`, dense and with blocks of 16, 32 and 64, from three seeds each, with the
 same settings. Only the learning rate of blocks (`parameter_groups`) and dropout depend on the block size, each by a
-rule with a different exponent for VGG-11 with batch normalization. The first convolution and the classifier stay dense,
+rule with a different exponent for VGG with batch normalization. The first convolution and the classifier stay dense,
 as in CirCNN, and so do narrow convolutions. For image networks, the learning rate is the best of three for the dense
-network on a sixth of the training images, held out (``--held-out``); the rules and the gradient clipping of the LSTM
-were chosen on them too. Only LeNet's was searched again because of a test result. Every run is a process, and processes
-share the devices: the accuracies matter, and epoch times are only recorded. Every epoch is stored when it ends, so that
-an interrupted benchmark keeps it; ``--resume`` takes the complete runs of one and makes the others. Before that, alone
-on a GPU, training steps with Adam are timed, and their memory is measured: dense in the better layout against circulant
-layers with random sign flips, all but the first and last layer, each with its selected implementation.
+network on a sixth of the training images, held out (``--held-out``), and that of VGG-16 is VGG-11's; the rules and the
+gradient clipping of the LSTM were chosen on them too. Only LeNet's was searched again because of a test result. Every
+run is a process, and processes share the devices: the accuracies matter, and epoch times are only recorded. Every epoch
+is stored when it ends, so that an interrupted benchmark keeps it; ``--resume`` takes the complete runs of one and makes
+the others. Before that, alone on a GPU, training steps with Adam are timed, and their memory is measured: dense in the
+better layout against circulant layers with random sign flips, all but the first and last layer, each with its selected
+implementation.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """
@@ -72,8 +73,8 @@ REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.3)
 class Experiment:
     """A network on a data set, for how long: ``data`` a file of the folder, of which ``samples``, or a shipped name.
 
-    ``impl`` computes the same either way; with its matrices written out, a small network is sooner ready. ``normed``
-    puts batch normalisation behind each convolution. Blocks of ``k`` learn ``k**exponent`` times as fast as the rest;
+    Blocks are computed by the implementation that ``auto`` stands for. ``normed`` puts batch normalisation behind each
+    convolution. Blocks of ``k`` learn ``k**exponent`` times as fast as the rest;
     0.25 is the rule of `parameter_groups`.
     """
 
@@ -84,7 +85,6 @@ class Experiment:
     epochs: int
     batch: int = 128
     learning_rate: float = 1e-3
-    impl: Impl = "dense"
     weight_decay: float = 0.0
     warmup_steps: int = 50
     precision: Precision = "tf32"
@@ -106,7 +106,10 @@ CIFAR: Any = IMAGES | {"warmup_steps": 150, "augment": True}
 EXPERIMENTS = {
     "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR),
     "vgg11-bn cifar10": Experiment(
-        "vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 5e-4, **CIFAR, normed=True, exponent=0.5
+        "vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 50, 128, 5e-4, **CIFAR, normed=True, exponent=0.5
+    ),
+    "vgg16-bn cifar10": Experiment(
+        "vgg16_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 5e-4, **CIFAR, normed=True, exponent=0.5
     ),
     "conv4fc3-bn cifar10": Experiment(
         "conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR, normed=True
@@ -118,8 +121,8 @@ EXPERIMENTS = {
     "alexnet caltech101": Experiment("alexnet", "caltech101_96.npz", (3, 128, 128), 5784, 15, 64, 3e-4, **IMAGES),
     "lstm digits": Experiment("lstm", "fsdd_8k.npz", (50, 40), 2700, 40, 64, 2e-3, clip_norm=1.0),
     "tdnn digits": Experiment("tdnn", "fsdd_8k.npz", (100, 40), 2700, 30, 64),
-    "lenet5 mnist": Experiment("lenet5", "mnist.npz", (1, 28, 28), 60000, 12, 128, 2e-3, "auto"),
-    "lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 6500, 40, 128, 2e-3, "auto"),
+    "lenet5 mnist": Experiment("lenet5", "mnist.npz", (1, 28, 28), 60000, 12, 128, 2e-3),
+    "lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 6500, 40, 128, 2e-3),
 }
 """In the order in which they are begun: the longest first."""
 SMOKE = {"lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 128, 1, 32)}
@@ -170,7 +173,7 @@ def learnt(
     classes = len(train_set.classes)
     network: Any
     network, record = built(
-        experiment.network, classes, block_size, experiment.impl, narrow=NARROW, signs=True,
+        experiment.network, classes, block_size, "auto", narrow=NARROW, signs=True,
         normed=experiment.normed, device=device,
     )  # fmt: skip
     if len(experiment.input) == 3:
