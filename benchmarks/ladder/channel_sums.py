@@ -1,7 +1,8 @@
 """Claim: gradients of biases are summed at the bandwidth of memory.
 
 Rungs: ``dense``, PyTorch's reduction; ``sums[ranges=1]``, one launch, in which a program adds all rows of its channels;
-``sums``, ranges of rows in two launches, as layers run it. Rows are output gradients of convolutions in channels-last
+``sums[stages=1]``, ranges of rows in two launches; ``sums``, half as many programs with the next rows on their way, as
+layers run it. Rows are output gradients of convolutions in channels-last
 and of linear layers, in float32 and bf16, in CUDA graphs, not in L2. The prediction is the time to read the rows, by
 the bandwidth of copies. Sums are compared with those in float64.
 
@@ -23,6 +24,7 @@ from benchmarks.gpus import Rows, shown
 from benchmarks.ladder.rungs import Changes, beside_predictions, changed
 from lamina import measure, run
 from lamina.accelerate.common.channel_sums import ops
+from lamina.accelerate.common.tiling import MULTIPROCESSORS
 from lamina.record import Timing
 
 LAYERS = {
@@ -39,7 +41,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Time = Callable[[Callable[[], object]], Timing]
 
 
-RUNGS: dict[str, Changes] = {"sums[ranges=1]": ((ops, {"PROGRAMS": 1}),), "sums": ()}
+RUNGS: dict[str, Changes] = {
+    "sums[ranges=1]": ((ops, {"PROGRAMS": 1}),),
+    "sums[stages=1]": ((ops, {"PROGRAMS": 4 * MULTIPROCESSORS, "BLOCK": 4096, "STAGES": 1}),),
+    "sums": (),
+}
 
 
 def measured(name: str, precision: str, time: Time, copy_gbs: float, device: torch.device) -> Iterator[dict[str, Any]]:

@@ -22,14 +22,17 @@ from lamina.errors import UnsupportedError
 MIN_NUMEL = 2**18
 """Elements below which launch overhead decides, and PyTorch's reduction is one launch."""
 
-PROGRAMS = 4 * MULTIPROCESSORS
-"""Of the first launch, if there are enough rows: a few for each multiprocessor, which hide the latency of memory."""
+PROGRAMS = 2 * MULTIPROCESSORS
+"""Of the first launch, if there are enough rows."""
 
-BLOCK = 4096
+BLOCK = 8192
 """Elements that a program adds at a time."""
 
+MAX_BLOCK_M = 256
+"""Rows that a program adds at a time: few sums of narrow channels would each be long."""
+
 STAGES = 3
-"""Blocks of rows that are on their way to a program."""
+"""Blocks that are on their way to a program, which hide the latency of memory."""
 
 
 def channel_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -111,7 +114,7 @@ def _run(x: Tensor, relu: Tensor | None, masked: Tensor | None, dtype: torch.dty
         raise UnsupportedError("channel sums: expected contiguous channels in rows of one stride")
     rows, channels = x.shape[0] * x.shape[2], x.shape[1]
     block_n = clamp(16, next_power_of_2(channels), 128)
-    tiles, block_m = -(-channels // block_n), BLOCK // block_n
+    tiles, block_m = -(-channels // block_n), min(MAX_BLOCK_M, BLOCK // block_n)
     ranges = clamp(1, PROGRAMS // tiles, -(-rows // block_m))
     rows_per_program = -(-rows // (ranges * block_m)) * block_m
     ranges = max(1, -(-rows // rows_per_program))
