@@ -14,7 +14,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.graphed.batch import Batch, ModelState, batch_of, device_of
 from lamina.pipeline.graphed.record import WARMUP, Aside, Replayable, memory_pool, record
-from lamina.pipeline.graphed.state import State, judge
+from lamina.pipeline.graphed.state import State, judge, rounding
 
 _log = logging.getLogger(__name__)
 
@@ -194,7 +194,9 @@ class GraphedModel(nn.Module):
                     with self._stream.work():
                         results = [t for t in self._once(batch.static(self.device), seed or None) if t is not None]
                 found.append([t.clone() for t in results] + start.changes())
-            judge(found[2], found[0], found[1], "outputs, gradients and buffers")
+            kind = self.device.type
+            cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+            judge(found[2], found[0], found[1], "outputs, gradients and buffers", rounding(self.module, cast))
         finally:
             start.restore()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lamina.errors import CheckError
 
@@ -14,6 +15,8 @@ NOISE = 4.0
 
 EXACT = 1e-5
 """Relative distance that is always allowed: a sum in another order."""
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 class State:
@@ -55,14 +58,32 @@ def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     return (error / norm) ** 0.5 if norm else float("inf") if error else 0.0
 
 
-def judge(replayed: Sequence[Tensor], eager: Sequence[Tensor], again: Sequence[Tensor], what: str) -> None:
-    """Compare a replay with an eager run, beside the distance of two eager runs.
+def rounding(model: nn.Module, autocast: torch.dtype | None) -> float:
+    """The unit roundoff of what a model multiplies: libraries may choose another algorithm in a capture.
+
+    Under ``autocast`` that of its dtype. Float32 is rounded where TF32 is allowed, which is the default of convolutions
+    and recurrent layers.
+    """
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()} if autocast is None else {autocast}
+    cudnn: Any = torch.backends.cudnn
+    backends, modules = [torch.backends.cuda.matmul], [*model.modules()]
+    for kinds, backend in ((CONVOLUTIONS, cudnn.conv), (nn.RNNBase, cudnn.rnn)):
+        backends += [backend] * any(isinstance(one, kinds) for one in modules)
+    tf32 = any(one.fp32_precision == "tf32" for one in backends)
+    eps = {dtype: torch.finfo(torch.float16 if dtype == torch.float32 and tf32 else dtype).eps for dtype in types}
+    return max(eps.values(), default=0.0) / 2
+
+
+def judge(
+    replayed: Sequence[Tensor], eager: Sequence[Tensor], again: Sequence[Tensor], what: str, rounded: float = 0.0
+) -> None:
+    """Compare a replay with an eager run, beside the distance of two eager runs and the `rounding` of products.
 
     Raises:
-        CheckError: the replay is farther from eager mode than its own spread explains.
+        CheckError: the replay is farther from eager mode than its own spread and rounding explain.
     """
     noise, error = distance(again, eager), distance(replayed, eager)
-    if not error <= max(NOISE * noise, EXACT):
+    if not error <= max(NOISE * noise, EXACT, rounded):
         raise CheckError(
             f"{what} by a CUDA graph differ from eager mode by {error:.1e} (two eager runs: {noise:.1e}), so a value "
             "was fixed at capture; look for Python code that depends on the batch or the step, or run in eager mode"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lamina.errors import UsageError
 from lamina.pipeline.graphed.batch import Batch, ModelState, batch_of, device_of
 from lamina.pipeline.graphed.record import WARMUP, Aside, Replayable, memory_pool, record
-from lamina.pipeline.graphed.state import State, judge
+from lamina.pipeline.graphed.state import State, judge, rounding
 
 UNSTEADY = 3
 """Changes of hyperparameters after which the optimizer leaves the graph: it would be captured again and again."""
@@ -253,7 +253,8 @@ class GraphedStep:
                     with self._stream.work():
                         loss = self._eager(batch.static(self.device), last)
                 found.append([loss.clone(), *start.changes()])
-            judge(found[2], found[0], found[1], "the loss and the updated state")
+            rounded = rounding(self.model, self.autocast)
+            judge(found[2], found[0], found[1], "the loss and the updated state", rounded)
         except torch.OutOfMemoryError:
             _log.warning("there is no memory to compare a captured step with eager mode; it is used unchecked")
             if start is not None:
