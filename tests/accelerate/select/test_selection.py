@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lamina.accelerate.select import DENSE, MIN_SPEEDUP, Cache, Compiler, LayerCall, Selector, decide, observe
+from lamina.accelerate.select import (
+    DENSE,
+    MIN_SPEEDUP,
+    Cache,
+    Compiler,
+    LayerCall,
+    Lighter,
+    Selector,
+    decide,
+    observe,
+)
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Timing, Turns
 
@@ -37,6 +47,32 @@ def test_the_fastest_wins_and_says_by_what() -> None:
 def test_dense_wins_unless_beaten_by_more_than_the_spread(dense: Timing, kernel: Timing, words: str) -> None:
     found = decide({DENSE: dense, "kernel": kernel}, "eager")
     assert found.impl == DENSE and words in found.reason and found.speedup == 1.0
+
+
+@pytest.mark.parametrize(
+    ("light", "dense", "selected", "words"),
+    [
+        (10.4, timing(20.0), "light", "light: 10.4 us < dense 20 us; fast 10 us is not faster by 5% and moves more bytes"),
+        (10.6, timing(20.0), "fast", "fast: 10 us < light 10.6 us, dense 20 us"),
+        (9.0, timing(20.0), "light", "light: 9 us < fast 10 us, dense 20 us"),
+        (10.4, timing(10.5), "fast", "fast: 10 us < light 10.4 us, dense 10.5 us"),  # light is not faster than dense
+        (10.4, timing(9.0), DENSE, "dense: 9 us < fast 10 us, light 10.4 us"),
+    ],
+)
+def test_what_moves_fewer_bytes_wins_where_it_is_about_as_fast(
+    light: float, dense: Timing, selected: str, words: str
+) -> None:
+    times = {DENSE: dense, "fast": timing(10.0), "light": timing(light)}
+    found = decide(times, "graph", lighter=["light", "absent"])
+    assert (found.impl, found.reason) == (selected, words)
+
+
+def test_candidates_say_that_they_move_fewer_bytes() -> None:
+    times = {DENSE: timing(20.0), "fast": timing(10.0), "light": timing(10.1)}
+    selector = Selector(lambda steps: times, Cache(None, PROVENANCE), "eager", training=False)
+    call = observe(nn.Sequential(nn.Linear(2, 2)), ["0"], torch.randn(1, 2))["0"]
+    made = {DENSE: lambda: nn.Linear(2, 2), "fast": lambda: nn.Linear(2, 2), "light": Lighter(lambda: nn.Linear(2, 2))}
+    assert selector.select("a layer", made, call).impl == "light"
 
 
 NINE = (1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 4.0, 6.0, 5.0)

@@ -5,8 +5,9 @@ This room has no clock: what times callables is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -22,11 +23,27 @@ DENSE = "dense"
 MIN_SPEEDUP = 1.02
 """Dense over candidate that a candidate must reach, however small the spread."""
 
+NEAR = 1.05
+"""How much slower than the fastest a `Lighter` candidate may be."""
+
 Timer = Callable[[Mapping[str, Callable[[], object]]], Mapping[str, Timing | Exception]]
 """Times callables against one another, interleaved; what cannot be timed has its exception in place of a time."""
 
 Candidates = Mapping[str, Callable[[], nn.Module]]
 """By implementation, what makes the module that computes the layer so; it may refuse by UnsupportedError."""
+
+
+@dataclass(frozen=True)
+class Lighter:
+    """Makes a candidate that moves fewer bytes than others, and wins where it is about as fast.
+
+    A layer that is timed alone finds its inputs in the L2 cache, where it would not in its network.
+    """
+
+    make: Callable[[], nn.Module]
+
+    def __call__(self) -> nn.Module:
+        return self.make()
 
 
 def one_by_one(timer: Callable[[Callable[[], object]], float]) -> Timer:
@@ -48,29 +65,42 @@ def decide(
     refusals: Mapping[str, str] | None = None,
     min_speedup: float = MIN_SPEEDUP,
     turns: Turns[str] | None = None,
+    lighter: Collection[str] = (),
 ) -> Selection:
     """The fastest candidate; dense unless their interquartile ranges are apart, or it was faster turn by turn.
+
+    A ``lighter`` candidate that is within `NEAR` of the fastest takes its place; see `Lighter`.
 
     Raises:
         UsageError: nothing was timed, or a time is not positive.
     """
     if not times or not all(0 < time.median_us < float("inf") for time in times.values()):
         raise UsageError(f"times: expected at least one, all positive, got {dict(times)}")
-    best = min(times, key=lambda name: times[name].median_us)
     dense = times.get(DENSE)
-    rejected = ""
-    if dense is not None and best != DENSE:
-        ours = times[best]
-        apart = ours.q3_us < dense.q1_us or (turns is not None and turns.is_faster(best, DENSE))
-        if not apart:
-            rejected = f"{best} {_us(ours.median_us)} is within the spread"
-        elif dense.median_us < min_speedup * ours.median_us:
-            rejected = f"{best} {_us(ours.median_us)} is less than {min_speedup - 1:.0%} faster"
-        if rejected:
-            best = DENSE
-    others = sorted((time.median_us, name) for name, time in times.items() if name != best)
+
+    def rejection(name: str) -> str:
+        """Why a candidate does not take the place of dense; nothing if it does."""
+        if dense is None or name == DENSE:
+            return ""
+        ours = times[name]
+        if not (ours.q3_us < dense.q1_us or (turns is not None and turns.is_faster(name, DENSE))):
+            return f"{name} {_us(ours.median_us)} is within the spread"
+        if dense.median_us < min_speedup * ours.median_us:
+            return f"{name} {_us(ours.median_us)} is less than {min_speedup - 1:.0%} faster"
+        return ""
+
+    best, over = min(times, key=lambda name: times[name].median_us), ""
+    for name in lighter:
+        near = best != DENSE and name in times and times[name].median_us <= NEAR * times[best].median_us
+        if name != best and near and not rejection(name):
+            best, over = name, best
+    if rejected := rejection(best):
+        best = DENSE
+    others = sorted((time.median_us, name) for name, time in times.items() if name not in (best, over))
     rest = ", ".join(f"{name} {_us(time)}" for time, name in others)
     reason = f"{best}: {_us(times[best].median_us)}" + (f"; {rejected}" if rejected else f" < {rest}" if rest else "")
+    if over:
+        reason += f"; {over} {_us(times[over].median_us)} is not faster by {NEAR - 1:.0%} and moves more bytes"
     if not others and refusals:
         reason += f"; {'; '.join(f'{name}: {why}' for name, why in refusals.items())}"
     medians = {name: time.median_us for name, time in times.items()}
@@ -138,7 +168,9 @@ class Selector:
             raise UsageError(f"{question}: expected one candidate that runs, got {refusals}")
         if DENSE not in times and DENSE in refusals:
             raise UsageError(f"{question}: the dense layer does not run: {refusals[DENSE]}")
-        selection = decide(times, self.mode, refusals, self.min_speedup, timed if isinstance(timed, Turns) else None)
+        turns = timed if isinstance(timed, Turns) else None
+        lighter = [name for name, make in candidates.items() if isinstance(make, Lighter)]
+        selection = decide(times, self.mode, refusals, self.min_speedup, turns, lighter)
         self.cache.put(key, selection)
         return selection
 

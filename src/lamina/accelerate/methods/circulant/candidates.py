@@ -14,7 +14,7 @@ from lamina.accelerate.common.operands import has_kernels
 from lamina.accelerate.methods.circulant.config import Impl
 from lamina.accelerate.methods.circulant.cost import times_us
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLinear
-from lamina.accelerate.select import DENSE, LayerCall, Selector, layer_step, variant
+from lamina.accelerate.select import DENSE, LayerCall, Lighter, Selector, layer_step, variant
 from lamina.accelerate.select.cost import CostModel, Prediction, Predictions
 from lamina.errors import UnsupportedError
 
@@ -37,7 +37,9 @@ def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, 
     }
     if impls is _GPU and _has_many_rows(layer, call):
         # Made to be timed, and again if it is selected, but compared once.
-        found["impl=fused_rows"] = cache(lambda: agreeing(layer, call, selector.training, "fused_rows", "kernel"))
+        found["impl=fused_rows"] = Lighter(
+            cache(lambda: agreeing(layer, call, selector.training, "fused_rows", "kernel"))
+        )
     return found
 
 
