@@ -62,8 +62,8 @@ def convert(
     by more than the spread of the times. The model keeps them all unless its whole step is faster, with every layer
     that was selected or with those that save the most. Move the model to its device, type and memory layout first, and
     call this under ``torch.autocast`` if the model will run so.
-    Circulant layers compute the `torch.nn.ReLU` that alone reads their output in their last kernel, and an identity
-    replaces it, where `torch.fx` can trace the model.
+    Circulant layers compute a `torch.nn.ReLU` beside them in their kernels, and an identity replaces it, where
+    `torch.fx` can trace the model: one that alone reads their output, or whose output they alone read.
     Sparsity-adaptive layers that train are fed by a monitor, which observes the maps that they read; see
     `lamina.accelerate.training.sparsity_monitor.monitor_of`.
 

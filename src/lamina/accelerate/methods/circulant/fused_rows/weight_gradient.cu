@@ -19,8 +19,8 @@
 //
 // Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; FLIP_OUT and FLIP_IN, whether rows of
 // that many blocks are multiplied by `signs`, whose dtype is SIGN_TYPE; RELU_OUT and RELU_IN, whether they pass a ReLU
-// first; OUT_TILES, IN_TILES; OVERLAPPED, whether the
-// preceding kernel wrote none of the rows, so that the first are fetched before it has ended; BLOCKS_PER_SM.
+// first; OUT_TILES, IN_TILES; OVERLAPPED, whether the preceding kernel wrote none of the rows, so that the first are
+// fetched before it has ended; BLOCKS_PER_SM.
 
 typedef Element<SIGN_TYPE>::type sign_t;
 
