@@ -23,7 +23,7 @@ def test_each_rung_is_timed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
     rows = [*channel_sums.measured("small", "fp32", time, 1000.0, torch.device("cpu"))]
     assert [row["impl"] for row in rows] == ["dense", *channel_sums.RUNGS]
-    assert programs == [ops.PROGRAMS, 1, ops.PROGRAMS]
+    assert programs == [ops.PROGRAMS, 1, 2 * ops.PROGRAMS, ops.PROGRAMS]
     for row in rows:
         Row.model_validate(row)
         assert row["rel_error"] < 1e-5 and row["predicted_us"] == pytest.approx(3 * 17 * 90 * 4 / 1e6)

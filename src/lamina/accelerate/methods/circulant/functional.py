@@ -69,7 +69,7 @@ def resolve_impl(impl: str, x: Tensor) -> Impl:
     return impl
 
 
-def chosen(impl: Impl, x: Tensor, fallback: bool, refuses: Callable[[], object] = lambda: None) -> Impl:
+def impl_for(impl: Impl, x: Tensor, fallback: bool, refuses: Callable[[], object] = lambda: None) -> Impl:
     """The implementation of ``impl`` for ``x``: with ``fallback``, that of ``auto`` where ``impl`` does not compute it.
 
     ``refuses`` says why ``fused_rows`` does not.
@@ -136,7 +136,7 @@ def linear(
     dtype = compute_dtype(x)
     rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
     sizes_of = rows, x, dtype, x.shape[-1], out_features, weight.shape[-1]
-    name = chosen(impl, x, fallback, lambda: fused_rows.refusal(*sizes_of))
+    name = impl_for(impl, x, fallback, lambda: fused_rows.refusal(*sizes_of))
     if relu_input and name != "fused_rows":
         x = torch.relu(x)
     if name in ("reference", "materialized", *PUBLISHED):
@@ -253,7 +253,7 @@ def conv(
         return owned(flat, (*flat.shape[:2], flat.shape[3]))
     window = _window(x, weight, stride, padding, dilation, groups)
     dtype = compute_dtype(x)
-    name = chosen(impl, x, fallback, lambda: _pointwise_refusal(x, weight, out_channels, window, dtype))
+    name = impl_for(impl, x, fallback, lambda: _pointwise_refusal(x, weight, out_channels, window, dtype))
     if name == "fused_rows":
         return _pointwise(x, weight, signs, bias, out_channels, window, dtype, relu_input, relu)
     if relu_input:

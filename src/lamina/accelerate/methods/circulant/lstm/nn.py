@@ -173,7 +173,7 @@ class BlockCirculantLSTM(nn.Module):
             missing = padded // _GATES - self.hidden_size
             bias = F.pad(total.view(_GATES, -1), (0, missing)).flatten() if missing else total
         weight_ih, weight = getattr(self, f"weight_ih_{suffix}"), getattr(self, f"weight_hh_{suffix}")
-        impl = functional.chosen(self.impl, x, self.fallback)
+        impl = functional.impl_for(self.impl, x, self.fallback)
         inputs = functional.linear(x, weight_ih, bias, out_features=padded, impl=impl)
         if impl == "kernel":
             return functional.recurrence(inputs, weight, h, c)
