@@ -21,7 +21,7 @@ from benchmarks.ladder.rows import Layer, circulant, measured
 from benchmarks.ladder.rungs import beside_predictions
 from lamina import measure
 from lamina.accelerate.methods.circulant.fused_rows import cuda
-from lamina.accelerate.methods.circulant.fused_rows.cuda import FusedRows, RowTile, WeightTile
+from lamina.accelerate.methods.circulant.fused_rows.cuda import FusedRows, RowSteps, RowTile, WeightTile
 from lamina.accelerate.runtime.compile_ahead import compile_ahead
 from lamina.accelerate.runtime.nvrtc import compiled, definitions
 from lamina.record import Timing
@@ -98,7 +98,7 @@ def compile_tiles() -> None:
         tiles = None if layer in TUNED else 1
         for problem in problems(layer).values():
             chosen = row_tiles(problem, layer.rows)[:tiles]
-            asked += [("rows", problem.row_macros(tile, False, None, False)) for tile in chosen]
+            asked += [("rows", problem.row_macros(tile, RowSteps(), None, False)) for tile in chosen]
         wide = max(problems(layer).values(), key=lambda problem: problem.out_blocks)
         asked += [("weight_gradient", wide.weight_macros(tile, None, False)) for tile in weight_tiles(wide)[:tiles]]
     with ThreadPoolExecutor(16) as pool:

@@ -135,8 +135,8 @@ def linear(
     _check_signs(signs, weight)
     dtype = compute_dtype(x)
     rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
-    sizes_of = rows, x, dtype, x.shape[-1], out_features, weight.shape[-1]
-    name = impl_for(impl, x, fallback, lambda: fused_rows.refusal(*sizes_of))
+    product = rows, x, dtype, x.shape[-1], out_features, weight.shape[-1]
+    name = impl_for(impl, x, fallback, lambda: fused_rows.refusal(*product))
     if relu_input and name != "fused_rows":
         x = torch.relu(x)
     if name in ("reference", "materialized", *PUBLISHED):
@@ -145,7 +145,7 @@ def linear(
         return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype, relu)
     y: Tensor
     if name == "fused_rows":
-        fused_rows.check(*sizes_of)
+        fused_rows.check(*product)
         y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias, relu_input, relu)
         return y
     if name == "reference":

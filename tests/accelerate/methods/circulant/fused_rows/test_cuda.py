@@ -10,7 +10,7 @@ from torch import Tensor
 from lamina.accelerate.common.tiling import SHARED_MEMORY
 from lamina.accelerate.methods.circulant import reference
 from lamina.accelerate.methods.circulant.fused_rows import cuda
-from lamina.accelerate.methods.circulant.fused_rows.cuda import FusedRows, RowTile, WeightTile
+from lamina.accelerate.methods.circulant.fused_rows.cuda import FusedRows, RowSteps, RowTile, WeightTile
 from lamina.testing.cuda_on_cpu import KernelOnCpu
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -155,7 +155,7 @@ def test_without_signs_kernels_have_no_code_for_them(block_size: int) -> None:
     tile, weight_tile = cuda.row_tile(problem, 4096), cuda.weight_tile(problem)
     assert tile is not None
     for flipped in (False, True):
-        of_rows = problem.row_macros(tile, True, signs, flipped)
+        of_rows = problem.row_macros(tile, RowSteps(bias=True), signs, flipped)
         for macros in (of_rows, problem.weight_macros(weight_tile, signs, flipped)):
             assert (macros["SIGN_TYPE"], macros["FLIP_IN"], macros["FLIP_OUT"]) == (2, not flipped, flipped)
         assert cuda.sign_macros(None, flipped) == {"SIGN_TYPE": 0, "FLIP_IN": 0, "FLIP_OUT": 0}

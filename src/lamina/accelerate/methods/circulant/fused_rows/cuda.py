@@ -10,7 +10,7 @@ Float32 rows are float16 inside, with the precision of TF32, each under its own 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.resources import files
 from math import prod
@@ -74,6 +74,17 @@ class WeightTile:
 
 
 @dataclass(frozen=True)
+class RowSteps:
+    """What `fused_rows` does besides the product; each is a macro of `rows.cu`."""
+
+    bias: bool = False
+    relu: bool = False
+    relu_input: bool = False
+    gated: bool = False
+    overlapped: bool = False
+
+
+@dataclass(frozen=True)
 class FusedRows:
     """A matmul of rows with a block-circulant matrix: block size, input and output blocks, and dtype of rows."""
 
@@ -127,16 +138,12 @@ class FusedRows:
             "IN_BLOCKS": self.in_blocks, "OUT_BLOCKS": self.out_blocks,
         }  # fmt: skip
 
-    def row_macros(
-        self, tile: RowTile, bias: bool, signs: Tensor | None, flip_outputs: bool, relu: bool = False,
-        relu_input: bool = False, gated: bool = False, overlapped: bool = False,
-    ) -> dict[str, int]:  # fmt: skip
+    def row_macros(self, tile: RowTile, steps: RowSteps, signs: Tensor | None, flip_outputs: bool) -> dict[str, int]:
         """Macros of `fused_rows`."""
         return self.macros(tile.num_warps, tile.item_blocks) | sign_macros(signs, flip_outputs) | {
-            "CHUNK": tile.chunk, "BIAS": int(bias), "RELU": int(relu), "RELU_INPUT": int(relu_input),
-            "GATED": int(gated), "SHARED_SPECTRA": int(tile.shared_spectra),
-            "BLOCKS_PER_SM": tile.blocks_per_sm, "STAGED": int(tile.staged), "PREFETCH": int(tile.prefetch),
-            "ROWS_AHEAD": int(tile.rows_ahead), "OVERLAPPED": int(overlapped),
+            "CHUNK": tile.chunk, "SHARED_SPECTRA": int(tile.shared_spectra), "BLOCKS_PER_SM": tile.blocks_per_sm,
+            "STAGED": int(tile.staged), "PREFETCH": int(tile.prefetch), "ROWS_AHEAD": int(tile.rows_ahead),
+            **{name.upper(): int(step) for name, step in asdict(steps).items()},
         }  # fmt: skip
 
     def weight_macros(
@@ -371,9 +378,8 @@ def run_rows(
     if tile is None:
         raise UnsupportedError(too_wide(x.shape[1]))
     chunks = -(-problem.out_blocks // (tile.chunk * tile.splits))
-    macros = problem.row_macros(
-        tile, bias is not None, signs, flip_outputs, relu, relu_input, gate is not None, overlapped
-    )
+    steps = RowSteps(bias is not None, relu, relu_input, gate is not None, overlapped)
+    macros = problem.row_macros(tile, steps, signs, flip_outputs)
     grid = -(-rows // 16), -(-problem.out_blocks // (tile.chunk * chunks))
     unused = eigenbasis(block_size, x.device)
     operands: list[Tensor] = [
