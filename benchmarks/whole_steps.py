@@ -1,11 +1,12 @@
 """Claim: a converted network trains at least as fast as the user's own, whole steps in the same mode.
 
 A step is forward, loss, backward and fused SGD, as a user's loop runs them: in eager mode, under ``torch.compile``
-(``compiled``, and ``reduce-overhead`` with its CUDA graphs), or by ``lamina.graphed_step`` (``graph``). Weight-only and
-fused networks are timed in inference: a step is a forward pass. The dense network and the one converted with
-``select="measure"`` are timed interleaved, by the wall clock, launch overhead included. Where the user could write the
-layers in other layouts, dense is the fastest of them, and converted the fastest of their conversions. A network that
-keeps all its layers is the dense one, and its speedup is 1. Memory is what PyTorch reserves beyond what it had.
+(``compiled``, and ``reduce-overhead`` with its CUDA graphs), or by ``lamina.graphed_step`` (``graph``, and
+``compiled-graph`` of the compiled network). Weight-only and fused networks are timed in inference: a step is a forward
+pass. The dense network and the one converted with ``select="measure"`` are timed interleaved, by the wall clock, launch
+overhead included. Where the user could write the layers in other layouts, dense is the fastest of them, and converted
+the fastest of their conversions. A network that keeps all its layers is the dense one, and its speedup is 1. Memory is
+what PyTorch reserves beyond what it had.
 
 fp32 and tf32 run in float32; bf16 trains under autocast, and infers with bf16 weights. Images are channels-last except
 in fp32. Converted networks have other weights, so their steps are not compared; ``benchmarks/never_slower.py`` checks
@@ -71,6 +72,10 @@ LABELS = {
 }
 """Methods with their options, where tables show them."""
 
+COMPILED_GRAPH = "compiled-graph"
+"""A graph of the compiled network, whose layers are selected as for a graph."""
+STEP_MODES = (*MODES, COMPILED_GRAPH)
+
 ROUNDS = 9
 LIMIT_S = 1.5
 """Of rounds; there are three at least."""
@@ -103,11 +108,11 @@ def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Ste
     """A training step in a mode."""
     labels = x.new_zeros(len(x))  # as small as those of a classifier: a graph copies them with the inputs
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=x.is_cuda)
-    if mode == "graph":
+    if mode in ("graph", COMPILED_GRAPH):
         cast = torch.bfloat16 if precision == "bf16" else None
-        graphed = lamina.graphed_step(model, loss, optimizer, autocast=cast)
+        graphed = lamina.graphed_step(_compiled_for(model, mode), loss, optimizer, autocast=cast)
         return lambda: graphed(x, labels)
-    forward = model if mode == "eager" else compiled(model, mode)
+    forward = _compiled_for(model, mode)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -119,9 +124,17 @@ def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Ste
     return step
 
 
+def _compiled_for(model: nn.Module, mode: str) -> nn.Module:
+    """The model, compiled if the mode needs it."""
+    if mode in ("eager", "graph"):
+        return model
+    return compiled(model, "compiled" if mode == COMPILED_GRAPH else mode)
+
+
 def inference_step(model: nn.Module, x: Tensor, mode: str) -> Step:
     """A forward pass in a mode."""
-    forward = lamina.graphed(model) if mode == "graph" else model if mode == "eager" else compiled(model, mode)
+    graphed = mode in ("graph", COMPILED_GRAPH)
+    forward = lamina.graphed(_compiled_for(model, mode)) if graphed else _compiled_for(model, mode)
 
     def step() -> object:
         with torch.no_grad():
@@ -136,6 +149,7 @@ def measured(
 ) -> Rows:  # fmt: skip
     """A row of the dense network and one of the converted network; and one of each other dense network."""
     config, training = STEPS[method]
+    layer_mode = cast(Mode, "graph" if mode == COMPILED_GRAPH else mode)
     sides: dict[str, Side] = {}
     choices: list[tuple[str, str]] = []
     with run.precision_mode(precision):
@@ -143,7 +157,7 @@ def measured(
             with autocast(precision if training else "", device):
                 model, record = lamina.convert(
                     copy.deepcopy(dense.model), config, example=dense.x, select="measure", limit_s=SELECT_S,
-                    mode=cast(Mode, mode) if device.type == "cuda" else "eager", training=training, cache=cache,
+                    mode=layer_mode if device.type == "cuda" else "eager", training=training, cache=cache,
                 )  # fmt: skip
             sides[dense.impl] = Side(dense, dense.model, record)
             ours = f"{method} of {dense.impl}" if record.replaced else dense.impl
@@ -157,7 +171,7 @@ def measured(
                 steps[name] = (
                     training_step(side.model, x, precision, mode) if training else inference_step(side.model, x, mode)
                 )
-                with measure.beside() if mode in COMPILED else nullcontext():
+                with measure.beside() if mode in (*COMPILED, COMPILED_GRAPH) else nullcontext():
                     steps[name]()  # compiles
                 for _ in range(WARM_UP - 1):
                     measure.pause()
@@ -312,7 +326,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.whole_steps", description=__doc__.split("\n")[0])
     parser.add_argument("--networks", default=",".join(network.name for network in ALL))
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default=",".join(STEP_MODES))
     parser.add_argument("--methods", default="circulant", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--processes", type=int, default=1, help="networks at the same time; they take turns to time")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which no cell is started")

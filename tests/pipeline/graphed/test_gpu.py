@@ -215,6 +215,24 @@ def test_inference_of_a_compiled_model() -> None:
     assert fast.captured == 1
 
 
+def test_training_steps_of_a_compiled_model() -> None:
+    ours = network()
+    theirs = copy.deepcopy(ours)
+    mine, other = (torch.optim.SGD(each.parameters(), lr=0.05, momentum=0.9) for each in (ours, theirs))
+    fast: Any = torch.compile(ours)
+    step = lamina.graphed_step(fast, nn.functional.cross_entropy, mine)
+    for seed, (x, y) in enumerate(batches(6)):
+        torch.manual_seed(seed)
+        loss = step(x, y)
+        other.zero_grad()
+        torch.manual_seed(seed)
+        expected = nn.functional.cross_entropy(theirs(x), y)
+        expected.backward()
+        other.step()
+        torch.testing.assert_close(loss, expected.detach(), rtol=1e-3, atol=1e-3)
+    assert step.captured == 1
+
+
 def test_a_graph_owns_the_workspaces_of_cublas() -> None:
     """Others' captures free the workspaces that PyTorch keeps: as reduce-overhead does after each of its own."""
     torch.manual_seed(0)

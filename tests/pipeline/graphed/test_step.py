@@ -61,6 +61,22 @@ def test_steps_are_those_of_the_ordinary_loop(graphs: Graphs, accumulate: int, c
         torch.testing.assert_close(a, b)
 
 
+def test_a_compiled_model_takes_the_steps_of_the_ordinary_loop(graphs: Graphs) -> None:
+    ours = network()
+    theirs = copy.deepcopy(ours)
+    mine, other = sgd(ours), sgd(theirs)
+    graphs(ours, mine)
+    fast: Any = torch.compile(ours, backend="aot_eager")
+    step = lamina.graphed_step(fast, nn.functional.cross_entropy, mine)
+    for seed, (x, y) in enumerate(batches(8)):
+        torch.manual_seed(seed)
+        loss = step(x, y)
+        torch.manual_seed(seed)
+        assert loss.item() == pytest.approx(plain(theirs, other, [(x, y)])[0], rel=1e-5)
+    assert step.captured == 1
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
 def test_learning_rates_are_followed(graphs: Graphs) -> None:
     ours = network()
     theirs = copy.deepcopy(ours)
