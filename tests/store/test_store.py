@@ -154,6 +154,18 @@ def test_epochs_come_in_order_and_the_last_word_counts(store: Store, run: Run) -
     assert store.epochs(run.id) == (again, replace(EPOCH, epoch=2))
 
 
+def test_an_epoch_beyond_64_bits_is_refused_alone_and_in_a_document(store: Store, run: Run) -> None:
+    with pytest.raises(ValueError, match="epoch cannot be stored: it does not fit 64 bits"):
+        store.add_epoch(run.id, replace(EPOCH, epoch=2**63))
+    store.add_epoch(run.id, EPOCH)
+    document = store.export_run(run.id)
+    document["epochs"][0]["epoch"] = 2**63
+    store.delete(run.id)
+    with pytest.raises(UsageError, match="does not fit 64 bits"):
+        store.import_run(document)
+    assert store.runs() == ()
+
+
 def test_roofs_come_back_as_they_were(store: Store, run: Run) -> None:
     assert store.roofs(run.id) == ()
     store.add_roofs(run.id, ROOFS)

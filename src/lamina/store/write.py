@@ -75,8 +75,9 @@ def clear_failures(connection: Connection, run_id: str) -> None:
 
 def insert_epoch(connection: Connection, run_id: str, new: Epoch) -> None:
     """Write an epoch; one that is trained again after a restart replaces its former self."""
+    row = rows.epoch_row(run_id, new)  # first, since a number beyond 64 bits is no operand of a query either
     connection.execute(delete(epoch).where(epoch.c.run_id == run_id, epoch.c.epoch == new.epoch))
-    connection.execute(insert(epoch), rows.epoch_row(run_id, new))
+    connection.execute(insert(epoch), row)
 
 
 def insert_roofs(connection: Connection, run_id: str, new: Roofs) -> None:
