@@ -84,8 +84,9 @@ def _run(name: str, args: argparse.Namespace) -> dict[str, Any]:
     memory = re.search(r"peak_rss_mb:\s+(\d+)", done.stderr)
     crash = ""
     if done.returncode or counted is None:
-        crash = " | ".join(done.stderr.strip().splitlines()[-25:])
-        print(done.stderr[-3000:], file=sys.stderr)
+        told = done.stdout.rpartition("Uncaught Python exception")[2] or done.stderr  # atheris prints it there
+        crash = " | ".join(told.strip().splitlines()[-25:])
+        print(told[-3000:], file=sys.stderr)
     executions = int(counted[1]) if counted else 1
     each = 1e6 * seconds / max(executions, 1)
     common = {
