@@ -75,6 +75,7 @@ LABELS = {
 COMPILED_GRAPH = "compiled-graph"
 """A graph of the compiled network, whose layers are selected as for a graph."""
 STEP_MODES = (*MODES, COMPILED_GRAPH)
+GRAPHS = ("graph", COMPILED_GRAPH)
 
 ROUNDS = 9
 LIMIT_S = 1.5
@@ -108,7 +109,7 @@ def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Ste
     """A training step in a mode."""
     labels = x.new_zeros(len(x))  # as small as those of a classifier: a graph copies them with the inputs
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=x.is_cuda)
-    if mode in ("graph", COMPILED_GRAPH):
+    if mode in GRAPHS:
         cast = torch.bfloat16 if precision == "bf16" else None
         graphed = lamina.graphed_step(_compiled_for(model, mode), loss, optimizer, autocast=cast)
         return lambda: graphed(x, labels)
@@ -133,8 +134,9 @@ def _compiled_for(model: nn.Module, mode: str) -> nn.Module:
 
 def inference_step(model: nn.Module, x: Tensor, mode: str) -> Step:
     """A forward pass in a mode."""
-    graphed = mode in ("graph", COMPILED_GRAPH)
-    forward = lamina.graphed(_compiled_for(model, mode)) if graphed else _compiled_for(model, mode)
+    forward = _compiled_for(model, mode)
+    if mode in GRAPHS:
+        forward = lamina.graphed(forward)
 
     def step() -> object:
         with torch.no_grad():

@@ -20,7 +20,7 @@ def tune(
 ) -> tuple[nn.Module, Mapping[str, Selection]]:
     """Time each converted layer in its implementations on what reaches it, and keep the fastest, in place.
 
-    A layer whose ``impl`` is not ``auto`` keeps it. Weights stay: nothing is projected, pruned or quantized again.
+    A layer whose ``impl`` was requested keeps it. Weights stay: nothing is projected, pruned or quantized again.
 
     Args:
         model: with layers that `convert` or `lamina.load` made.

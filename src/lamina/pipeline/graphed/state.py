@@ -17,6 +17,7 @@ EXACT = 1e-5
 """Relative distance that is always allowed: a sum in another order."""
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+"""Layers whose products follow the precision of cuDNN's convolutions."""
 
 
 class State:
@@ -59,19 +60,17 @@ def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 
 
 def rounding(model: nn.Module, autocast: torch.dtype | None) -> float:
-    """The unit roundoff of what a model multiplies: libraries may choose another algorithm in a capture.
+    """The unit roundoff of float32 products in TF32: libraries may choose another algorithm in a capture.
 
-    Under ``autocast`` that of its dtype. Float32 is rounded where TF32 is allowed, which is the default of convolutions
-    and recurrent layers.
+    0 where none of the model's products are. TF32 is the default of convolutions and recurrent layers.
     """
-    types = {p.dtype for p in model.parameters() if p.is_floating_point()} if autocast is None else {autocast}
+    if autocast is not None or not any(p.dtype == torch.float32 for p in model.parameters()):
+        return 0.0
     cudnn: Any = torch.backends.cudnn
     backends, modules = [torch.backends.cuda.matmul], [*model.modules()]
     for kinds, backend in ((CONVOLUTIONS, cudnn.conv), (nn.RNNBase, cudnn.rnn)):
         backends += [backend] * any(isinstance(one, kinds) for one in modules)
-    tf32 = any(one.fp32_precision == "tf32" for one in backends)
-    eps = {dtype: torch.finfo(torch.float16 if dtype == torch.float32 and tf32 else dtype).eps for dtype in types}
-    return max(eps.values(), default=0.0) / 2
+    return 2.0**-11 if any(one.fp32_precision == "tf32" for one in backends) else 0.0
 
 
 def judge(

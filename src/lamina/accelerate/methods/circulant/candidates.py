@@ -28,12 +28,14 @@ _AGREEMENT = 0.03
 
 
 def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, Callable[[], nn.Module]]:
-    """Every implementation that can run on the call's device; the requested one alone if it is not ``auto``."""
-    impls = (layer.impl,) if layer.impl != "auto" else _GPU if has_kernels(call.tensors[0]) else _ELSEWHERE
-    # What is selected for these inputs must not refuse others, such as a last batch of few rows.
-    selected = layer.impl == "auto"
+    """Every implementation that can run on the call's device; a requested one alone.
+
+    What is selected for these inputs must not refuse others, such as a last batch of few rows.
+    """
+    requested = layer.impl != "auto" and not layer.fallback  # with a fallback, it was selected for other inputs
+    impls = (layer.impl,) if requested else _GPU if has_kernels(call.tensors[0]) else _ELSEWHERE
     found: dict[str, Callable[[], nn.Module]] = {
-        f"impl={impl}": partial(variant, layer, impl=impl, **({"fallback": True} if selected else {})) for impl in impls
+        f"impl={impl}": partial(variant, layer, impl=impl, fallback=not requested) for impl in impls
     }
     if impls is _GPU and _has_many_rows(layer, call):
         # Made to be timed, and again if it is selected, but compared once.
@@ -50,10 +52,10 @@ def agreeing(layer: Any, call: LayerCall, training: bool, impl: Impl, like: Impl
         UnsupportedError: it computed something else.
     """
     steps = sorted({False, training})  # a training step returns gradients only
+    both = (variant(layer, impl=one, fallback=False) for one in (impl, like))
     ours, theirs = (
-        tree_leaves([layer_step(variant(layer, impl=one), call, "eager", backward)() for backward in steps])
-        for one in (impl, like)
-    )
+        tree_leaves([layer_step(one, call, "eager", backward)() for backward in steps]) for one in both
+    )  # fmt: skip
     for mine, wanted in zip(ours, theirs, strict=True):
         if isinstance(wanted, Tensor):
             error = (mine.double() - wanted.double()).norm() / wanted.double().norm().clamp(min=1e-30)

@@ -80,6 +80,13 @@ class Circulant:
                 raise UsageError(f"{name}: expected true or false, got {value!r}")
 
 
+class Selectable:
+    """A layer with an ``impl``, which was requested, or selected by measurement."""
+
+    fallback = False
+    """Whether ``auto`` computes what ``impl`` refuses, since ``impl`` was selected for other inputs."""
+
+
 def check_block_size(block_size: int) -> None:
     """Check a block size.
 

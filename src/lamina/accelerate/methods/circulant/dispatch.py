@@ -42,5 +42,5 @@ def _calibrated(layer: Any, call: Any, dispatcher: Dispatcher) -> Selection:
     made = candidates(layer, call, dispatcher.selector)
     question = f"{type(layer).__name__}({layer.extra_repr()}) on {call.signature}"
     selection = dispatcher.selector.select(question, made, call)
-    layer.impl = made[selection.impl]().impl
+    layer.impl, layer.fallback = made[selection.impl]().impl, True
     return selection

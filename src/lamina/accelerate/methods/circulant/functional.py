@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, owned, sizes
@@ -69,7 +69,7 @@ def resolve_impl(impl: str, x: Tensor) -> Impl:
     return impl
 
 
-def impl_for(impl: Impl, x: Tensor, fallback: bool, refuses: Callable[[], object] = lambda: None) -> Impl:
+def impl_for(impl: str, x: Tensor, fallback: bool, refuses: Callable[[], object] = lambda: None) -> Impl:
     """The implementation of ``impl`` for ``x``: with ``fallback``, that of ``auto`` where ``impl`` does not compute it.
 
     ``refuses`` says why ``fused_rows`` does not.
@@ -82,11 +82,12 @@ def impl_for(impl: Impl, x: Tensor, fallback: bool, refuses: Callable[[], object
     return resolve_impl(impl, x)
 
 
-def executed(layer: nn.Module) -> tuple[str, str]:
+def executed(layer: Any) -> tuple[str, str]:
     """The implementation that computes a layer, in its written form, and why it is that one."""
     impl, weight = str(layer.impl), next(layer.parameters())
-    resolved = resolve_impl(impl, weight)
-    reason = "requested" if impl == resolved else f"auto on {weight.device.type}"
+    resolved = impl_for(impl, weight, layer.fallback)
+    given = "selected; auto computes what it refuses" if layer.fallback else "requested"
+    reason = given if impl == resolved else f"auto on {weight.device.type}"
     if resolved in PUBLISHED and published.kernels_for(weight) is None:
         reason += f", in PyTorch operations on {weight.device.type}"
     return f"circulant[block_size={layer.block_size},impl={resolved}]", reason

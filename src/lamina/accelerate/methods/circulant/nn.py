@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lamina.accelerate.methods.circulant import functional
-from lamina.accelerate.methods.circulant.config import Impl, check_block_size, check_impl
+from lamina.accelerate.methods.circulant.config import Impl, Selectable, check_block_size, check_impl
 from lamina.accelerate.methods.circulant.lstm.nn import BlockCirculantLSTM
 from lamina.accelerate.methods.circulant.projection import coverage, project
 from lamina.accelerate.methods.circulant.reference import dense_matrix, flip_signs
@@ -23,7 +23,7 @@ Init = Literal["project", "fresh"]
 Activation = Literal["relu"]
 
 
-class BlockCirculantLinear(nn.Module):
+class BlockCirculantLinear(Selectable, nn.Module):
     """``y = x W^T + b`` with a block-circulant ``W``: ``(..., in_features)`` to ``(..., out_features)``.
 
     ``weight`` is ``(ceil(out_features / k), ceil(in_features / k), k)``, the first column of each block. Feature counts
@@ -44,8 +44,6 @@ class BlockCirculantLinear(nn.Module):
     """
 
     signs: Tensor | None
-    fallback = False
-    """Whether ``auto`` computes what ``impl`` refuses, as where measurement selected ``impl`` for other inputs."""
 
     def __init__(
         self,
@@ -128,14 +126,12 @@ class BlockCirculantLinear(nn.Module):
         return f"{sizes}, bias={self.bias is not None}{_impl_repr(self)}"
 
 
-class _BlockCirculantConv(nn.Module):
+class _BlockCirculantConv(Selectable, nn.Module):
     """The base class of 1D and 2D block-circulant convolutions."""
 
     axes: ClassVar[int]
     dense: ClassVar[type[nn.Conv1d] | type[nn.Conv2d]]
     signs: Tensor | None
-    fallback = False
-    """Whether ``auto`` computes what ``impl`` refuses, as where measurement selected ``impl`` for other inputs."""
 
     def __init__(
         self,

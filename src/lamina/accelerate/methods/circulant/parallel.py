@@ -73,7 +73,7 @@ class _Colwise(BlockCirculantLinear):
         features = self.out_features // mesh.size()
         return functional.linear(
             x, _local(self.weight), bias, out_features=features, signs=self.signs, relu_input=reads_relu(self),
-            relu=has_relu(self), impl=self.impl,
+            relu=has_relu(self), impl=self.impl, fallback=self.fallback,
         )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ class _Rowwise(BlockCirculantLinear):
         weight = _local(self.weight)
         part = functional.linear(
             input, weight, None, out_features=self.out_features, signs=self.signs, relu_input=reads_relu(self),
-            impl=self.impl,
+            impl=self.impl, fallback=self.fallback,
         )  # fmt: skip
         whole = DTensor.from_local(part, _mesh(self), [Partial()], run_check=False).redistribute(
             placements=[Replicate()]

@@ -268,6 +268,22 @@ def test_a_selected_layer_computes_what_its_implementation_refuses(emulated: Non
         torch.testing.assert_close(y, selected(x), rtol=2e-2 if x.dtype == BF16 else 1e-4, atol=2e-2)
 
 
+def test_what_was_selected_is_no_request(emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = BlockCirculantLinear(32, 32, 16, impl="fused_rows").to(BF16)
+    few = observe(nn.Sequential(layer), ["0"], torch.randn(6, 32).to(BF16))["0"]
+    monkeypatch.setattr(cell, "has_kernels", lambda x: True)
+    asked: Any = Any
+    assert [*cell.candidates(layer, few, asked)] == ["impl=fused_rows"]
+    assert layer.executed("forward") == ("circulant[block_size=16,impl=fused_rows]", "requested")
+    allow_fallback(layer)
+    again = cell.candidates(layer, few, asked)
+    assert [*again] == ["impl=kernel", "impl=materialized", "impl=dense"]  # not what would compute something else
+    assert all(make().fallback for make in again.values())
+    assert layer.executed("forward")[1] == "selected; auto computes what it refuses"
+    monkeypatch.setattr(functional, "INTERPRETED", False)
+    assert layer.executed("forward") == ("circulant[block_size=16,impl=reference]", "auto on cpu")
+
+
 def test_without_a_gpu_a_selected_layer_is_computed_by_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functional, "INTERPRETED", False)
     layers = BlockCirculantLinear(8, 8, 4, impl="kernel"), BlockCirculantLSTM(8, 8, block_size=4, impl="kernel")

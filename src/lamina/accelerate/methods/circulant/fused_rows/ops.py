@@ -140,7 +140,8 @@ def _run_backward(
     for_x: bool, for_w: bool, relu_input: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     dx, dw = grads = _gradients_like(x, w_shape, w_dtype, for_x, for_w)
-    dy, rows, signs, k = _rows(dy), _rows(x), _signs(signs), w_shape[-1]
+    dy, signs, k = _rows(dy), _signs(signs), w_shape[-1]
+    rows = _rows(x) if for_w or relu_input else x  # before the kernels that overlap
     if for_x:
         gate = rows if relu_input else None
         cuda.run_rows(dy, spectra, None, dx.view(-1, x.shape[-1]), k, signs=signs, flip_outputs=True, gate=gate)

@@ -64,19 +64,6 @@ __device__ __forceinline__ float flipped_element(float number, word bits, int i)
   return __int_as_float(__float_as_int(number) ^ (bits << (i / 2 + (i % 2 ? 0 : 16)) & 0x80000000u));
 }
 
-// The ReLU of rows, in place.
-__device__ __forceinline__ void relu(FloatRows& rows) {
-#pragma unroll
-  for (int b = 0; b < ITEM_BLOCKS; ++b)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int i = 0; i < 2 * HALF_WORDS; ++i) {
-        rows.first[b][r][i] = larger(rows.first[b][r][i], 0);
-        rows.mirrored[b][r][i] = larger(rows.mirrored[b][r][i], 0);
-      }
-}
-
 // Rows that were fetched to shared memory; with CLAMPED, elements below `least` are taken for it.
 template <bool CLAMPED>
 struct Fetched {

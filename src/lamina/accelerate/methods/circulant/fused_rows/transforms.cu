@@ -106,7 +106,8 @@ __device__ __forceinline__ float larger(float a, float b) {
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
   return larger;
 }
-__device__ __forceinline__ word relu2(word pair) {
+// ReLU; NaN stays.
+__device__ __forceinline__ word positive(word pair) {
   word positive;
   asm("max.NaN." LAMINA_TYPE "x2 %0, %1, %2;" : "=r"(positive) : "r"(pair), "r"(0));
   return positive;
@@ -193,7 +194,7 @@ inline word add2(word a, word b) { return pack2(first_of(a) + first_of(b), secon
 inline word subtract2(word a, word b) { return pack2(first_of(a) - first_of(b), second_of(a) - second_of(b)); }
 inline word multiply2(word a, word b) { return pack2(first_of(a) * first_of(b), second_of(a) * second_of(b)); }
 inline float larger(float a, float b) { return a < b ? b : a; }
-inline word relu2(word pair) { return pack2(larger(first_of(pair), 0), larger(second_of(pair), 0)); }
+inline word positive(word pair) { return pack2(larger(first_of(pair), 0), larger(second_of(pair), 0)); }
 inline void prefetch(const void*, int) {}
 inline void launch_dependents() {}
 inline void fence_bulk() {}
@@ -335,30 +336,31 @@ __device__ __forceinline__ word sign_bits(const typename Element<DTYPE>::type* s
 // Word `i` with its elements negated where `bits` says so.
 __device__ __forceinline__ word flipped(word pair, word bits, int i) { return pair ^ (bits << i & 0x80008000u); }
 
-// Rows times their signs, in place.
-__device__ __forceinline__ void flip(Rows& rows, word bits) {
+// Replaces each element of rows in registers, word or float, by `use(element, i)`; those of `mirrored` count on in i.
+template <class Held, class Use>
+__device__ __forceinline__ void each_element(Held& rows, const Use& use) {
+  constexpr int COUNT = sizeof(rows.first[0][0]) / sizeof(rows.first[0][0][0]);
 #pragma unroll
   for (int b = 0; b < ITEM_BLOCKS; ++b)
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int i = 0; i < HALF_WORDS; ++i) {
-        rows.first[b][r][i] = flipped(rows.first[b][r][i], bits, i);
-        rows.mirrored[b][r][i] = flipped(rows.mirrored[b][r][i], bits, HALF_WORDS + i);
+      for (int i = 0; i < COUNT; ++i) {
+        rows.first[b][r][i] = use(rows.first[b][r][i], i);
+        rows.mirrored[b][r][i] = use(rows.mirrored[b][r][i], COUNT + i);
       }
 }
 
+// Rows times their signs, in place.
+__device__ __forceinline__ void flip(Rows& rows, word bits) {
+  each_element(rows, [&](word pair, int i) { return flipped(pair, bits, i); });
+}
+
 // The ReLU of rows, in place.
-__device__ __forceinline__ void relu(Rows& rows) {
-#pragma unroll
-  for (int b = 0; b < ITEM_BLOCKS; ++b)
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-#pragma unroll
-      for (int i = 0; i < HALF_WORDS; ++i) {
-        rows.first[b][r][i] = relu2(rows.first[b][r][i]);
-        rows.mirrored[b][r][i] = relu2(rows.mirrored[b][r][i]);
-      }
+__device__ __forceinline__ float positive(float number) { return larger(number, 0); }
+template <class Held>
+__device__ __forceinline__ void relu(Held& rows) {
+  each_element(rows, [](auto each, int) { return positive(each); });
 }
 
 // Sums and differences of mirrored elements, in place: `first` has the sums, `mirrored` the differences.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate.common.operands import compute_dtype
 from lamina.accelerate.methods.circulant import functional
-from lamina.accelerate.methods.circulant.config import Impl, check_block_size, check_impl
+from lamina.accelerate.methods.circulant.config import Impl, Selectable, check_block_size, check_impl
 from lamina.accelerate.methods.circulant.projection import coverage, project
 from lamina.accelerate.methods.circulant.reference import dense_matrix, lstm_cell
 from lamina.errors import UsageError
@@ -20,7 +20,7 @@ State = tuple[Tensor, Tensor]
 _GATES = 4
 
 
-class BlockCirculantLSTM(nn.Module):
+class BlockCirculantLSTM(Selectable, nn.Module):
     """`torch.nn.LSTM` with block-circulant weights: ``(T, N, input_size)`` to ``(T, N, directions * hidden_size)``.
 
     ``weight_ih_l*`` and ``weight_hh_l*`` are ``(4 * ceil(hidden_size / k), ceil(width / k), k)``: the blocks of the
@@ -40,9 +40,6 @@ class BlockCirculantLSTM(nn.Module):
     Raises:
         UsageError: an argument is invalid.
     """
-
-    fallback = False
-    """Whether ``auto`` computes what ``impl`` refuses, as where measurement selected ``impl`` for other inputs."""
 
     def __init__(
         self,
