@@ -1,6 +1,7 @@
-"""Programs that compile Triton's kernels, each forked from a process that has imported PyTorch and Triton.
+"""Kernels compiled for a GPU that is not there.
 
-That process has no interpreter, which is fixed when a kernel is decorated.
+Programs that compile Triton's kernels are each forked from a process that has imported PyTorch and Triton. That process
+has no interpreter, which is fixed when a kernel is decorated.
 """
 
 import atexit
@@ -11,6 +12,12 @@ import sys
 from functools import cache
 from pathlib import Path
 from subprocess import CompletedProcess
+
+import pytest
+
+from lamina.accelerate.common.tiling import SHARED_MEMORY
+from lamina.accelerate.runtime import nvrtc
+from lamina.accelerate.runtime.nvrtc import Arguments, Kernel, Size, check_launch
 
 SERVER = """
 import json, os, sys, traceback
@@ -60,3 +67,15 @@ def _server() -> "subprocess.Popen[str]":
     )
     atexit.register(server.communicate)  # it ends with its input
     return server
+
+
+needs_nvrtc = pytest.mark.skipif(sys.platform != "linux", reason="NVRTC is for Linux here")
+
+
+class ForHopper(Kernel):
+    """A kernel of CUDA C++ that is compiled as for a Hopper GPU when it is launched, and not run."""
+
+    def launch(self, grid: Size, block: Size, args: Arguments, shared: int = 0) -> None:
+        check_launch(self.name, grid, block, args, shared)
+        assert shared <= SHARED_MEMORY
+        assert nvrtc.compiled(self.source, "sm_90", self.options)

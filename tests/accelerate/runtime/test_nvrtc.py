@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+from tests import compiling
 
 from lamina.accelerate.runtime import nvrtc as cuda
 from lamina.accelerate.runtime.nvrtc import Kernel, check_launch, compiled
@@ -23,14 +25,6 @@ extern "C" __global__ void scale(const float* in, float* out, int size, double b
 X = torch.zeros(4, 4)
 
 
-def has_nvrtc() -> bool:
-    try:
-        cuda._nvrtc()
-    except MissingError:
-        return False
-    return True
-
-
 @pytest.fixture(autouse=True)
 def binary_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Binaries are cached in a folder of the test's own."""
@@ -38,9 +32,6 @@ def binary_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     compiled.cache_clear()
     yield
     compiled.cache_clear()
-
-
-needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="NVRTC is not installed")
 
 
 @pytest.mark.parametrize(
@@ -79,8 +70,9 @@ def test_without_a_device_it_is_missing() -> None:
         Kernel(SCALE, "scale").launch((1,), (1,), [X])
 
 
-@pytest.mark.skipif(has_nvrtc(), reason="NVRTC is installed")
-def test_without_nvrtc_it_is_missing() -> None:
+def test_without_nvrtc_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda.ctypes, "CDLL", Mock(side_effect=OSError))
+    monkeypatch.setattr(cuda, "_nvrtc", cuda._nvrtc.__wrapped__)
     with pytest.raises(MissingError, match="expected NVRTC"):
         compiled(SCALE, "sm_90")
 
@@ -166,14 +158,14 @@ def test_without_a_writable_folder_nothing_is_cached(tmp_path: Path, monkeypatch
     assert compiled(SCALE, "sm_90") == b"binary"
 
 
-@needs_nvrtc
+@compiling.needs_nvrtc
 def test_binaries_are_for_the_named_architecture() -> None:
     binary = compiled(SCALE, "sm_90", ("-DOFFSET=2",))
     assert binary.startswith(b"\x7fELF")
     assert b"scale" in binary
 
 
-@needs_nvrtc
+@compiling.needs_nvrtc
 def test_a_source_that_does_not_compile_shows_the_compilers_log() -> None:
     with pytest.raises(LaminaError, match='for sm_90:\n.*"OFFSET" is undefined'):
         compiled(SCALE, "sm_90")

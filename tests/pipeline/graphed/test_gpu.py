@@ -23,7 +23,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def network() -> nn.Module:
+def network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
         # No bias: before a normalization its gradient is rounding alone, which Adam scales up.
@@ -217,6 +217,7 @@ def test_inference_of_a_compiled_model() -> None:
 
 def test_training_steps_of_a_compiled_model() -> None:
     ours = network()
+    ours[5] = nn.Identity()  # compiled code draws other dropout masks than eager mode
     theirs = copy.deepcopy(ours)
     mine, other = (torch.optim.SGD(each.parameters(), lr=0.05, momentum=0.9) for each in (ours, theirs))
     fast: Any = torch.compile(ours)

@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from os import getpid
 from pathlib import Path
 from typing import Protocol
@@ -205,7 +206,8 @@ def _compile(source: str, architecture: str, options: tuple[str, ...]) -> bytes:
     program = ctypes.c_void_p()
     _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:
-        words = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", *(word.encode() for word in options)]
+        fixed = f"--gpu-architecture={architecture}", "--std=c++17", "--device-as-default-execution-space"
+        words = [word.encode() for word in (*fixed, *options)]
         code = nvrtc.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))
         if code:
             log = _text(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
@@ -234,7 +236,7 @@ def _nvrtc() -> ctypes.CDLL:
     names = ["libnvrtc.so"]
     if torch.version.cuda:
         names.insert(0, f"libnvrtc.so.{torch.version.cuda.partition('.')[0]}")
-    for name in names:
+    for name in (*names, *_in_packages()):
         try:
             return ctypes.CDLL(name)  # finds the one that torch has loaded
         except OSError:
@@ -242,6 +244,16 @@ def _nvrtc() -> ctypes.CDLL:
     raise MissingError(
         f"expected NVRTC ({names[0]}) to compile a CUDA source, found none: it comes with torch for CUDA"
     )
+
+
+def _in_packages() -> list[str]:
+    """The libraries of ``nvidia-cuda-nvrtc``, by which tests compile where PyTorch has no CUDA."""
+    try:
+        spec = find_spec("nvidia.cu13")
+    except ModuleNotFoundError:
+        return []
+    folders = spec.submodule_search_locations if spec else None
+    return [str(path) for each in folders or () for path in Path(each).glob("lib/libnvrtc.so.*")]
 
 
 def _three(size: Size) -> tuple[int, int, int]:

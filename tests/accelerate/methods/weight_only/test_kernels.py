@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from tests import compiling
 
 from lamina.accelerate.methods.weight_only import stream
@@ -10,7 +9,6 @@ from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.papers.on_chip_fission import simt
 from lamina.accelerate.papers.on_chip_fission.config import OnChip, Tile
 from lamina.accelerate.runtime import nvrtc as cuda
-from lamina.errors import MissingError
 
 COMPILE = """
 import triton, triton.language as tl
@@ -77,11 +75,8 @@ def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@compiling.needs_nvrtc
 def test_cuda_sources_compile_for_a_hopper_gpu() -> None:
-    try:
-        cuda._nvrtc()
-    except MissingError:
-        pytest.skip("NVRTC is not installed")
     kernels = [simt.kernel("linear", format, tile, quads, "cuda") for format, tile, quads in ON_CHIP]
     kernels += [stream.kernel(format, shape, biased) for format, shape, biased in FEW_ROWS]
     assert len({shape for _, shape, _ in FEW_ROWS}) == 4 and all(s.shared <= MOST_SHARED for _, s, _ in FEW_ROWS)

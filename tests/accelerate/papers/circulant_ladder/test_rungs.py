@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import compiling
 from torch import Tensor
 
 from lamina.accelerate.methods.circulant import reference
 from lamina.accelerate.papers.circulant_ladder import reference as reference_steps
 from lamina.accelerate.papers.circulant_ladder import rungs
-from lamina.accelerate.runtime.nvrtc import Arguments, Launchable, Size
+from lamina.accelerate.runtime.nvrtc import Arguments, Kernel, Launchable, Size, compiled
 from lamina.testing import assert_as_accurate
 from lamina.testing.cuda_on_cpu import kernel_class
 
@@ -58,6 +59,13 @@ def test_a_rung_is_as_accurate_as_plain_torch(rung: rungs.Rung, sizes: tuple[int
     ours = rungs.step(rung, rungs.kernels(kernel_class(DEVICE)), *operands, limit=LIMIT)
     for phase in rungs.PHASES:
         assert_as_accurate(ours[phase], plain[phase], exact[phase], what=f"{rung.name} {phase}")
+
+
+@compiling.needs_nvrtc
+def test_sources_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    for kernel in rungs.kernels().values():
+        assert isinstance(kernel, Kernel) and compiled(kernel.source, "sm_90", kernel.options)
 
 
 class Counted:

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests import compiling
 from torch import Tensor
 
 from lamina.accelerate.common.geometry import Conv2dGeometry
@@ -21,6 +23,7 @@ from lamina.accelerate.methods.activation_sparsity.im2col import matrix_as_map
 from lamina.accelerate.runtime import triton_ops as launching
 from lamina.testing.cuda_on_cpu import KernelOnCpu
 
+CONVERT_TILE, PRODUCT_TILE = cuda.convert_tile, cuda.product_tile
 SMALL = ProductTile(1, 4, 8, 2, 8, warp=4)
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
@@ -46,6 +49,21 @@ def same(ours: EllpackDib, dense: Tensor) -> None:
     slots = torch.arange(theirs.capacity)[None, :, None] < theirs.counts[:, None]
     assert torch.equal(ours.counts, theirs.counts)
     assert torch.equal(ours.words[:, : theirs.capacity][slots], theirs.words[slots])
+
+
+@compiling.needs_nvrtc
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_sources_compile_for_a_hopper_gpu(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    for name, value in (
+        ("kernel_class", compiling.ForHopper), ("convert_tile", CONVERT_TILE), ("product_tile", PRODUCT_TILE)
+    ):  # fmt: skip
+        monkeypatch.setattr(cuda, name, value)
+    for layout in LAYOUTS:
+        for window in (Conv2dGeometry(3, 3, 1, 1, 1, 1), Conv2dGeometry()):
+            x = sparse_map(2, 64, 6, 8, dtype=dtype).contiguous(memory_format=layout)
+            weight = torch.randn(128, 64, *window.pack()[:2]).to(dtype)
+            ops.product(ops.transposed_weight(weight), None, x, window, "nonzero")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

@@ -1,10 +1,12 @@
 """The CUDA sources, on the GPU or as C++ on the CPU with one warp per block, against a product in float64."""
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests import compiling
 from torch import Tensor
 
 from lamina.accelerate.common.tiling import SHARED_MEMORY
@@ -123,6 +125,23 @@ def test_relu_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
     k, p, q, rows, dtype, _, *tiles = CASES[case]
     check_relu(k, p, q, rows, dtype, *tiles, device="cpu")
+
+
+@compiling.needs_nvrtc
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
+@pytest.mark.parametrize("k", cuda.BLOCK_SIZES)
+def test_sources_compile_for_a_hopper_gpu(
+    k: int, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    monkeypatch.setattr(cuda, "kernel_class", compiling.ForHopper)
+    for p, q, signs in ((768 // k, 3072 // k, None), (3072 // k, 768 // k, torch.ones(k))):
+        x, dy, weight, bias = (torch.empty(shape) for shape in ((8192, q * k), (8192, p * k), (p, q, k), (p * k,)))
+        x, dy, fused = x.to(dtype), dy.to(dtype), signs is not None
+        forward, backward = cuda.weight_spectra(weight, dtype)
+        cuda.run_rows(x, forward, bias, dy, k, signs=signs, relu_input=fused, relu=not fused, overlapped=True)
+        cuda.run_rows(dy, backward, None, x, k, signs=signs, flip_outputs=True, gate=x if fused else None)
+        cuda.run_weight_gradient(dy, x, weight, signs=signs, relu_input=fused, overlapped=True)
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import compiling
 from torch import Tensor
 
 from lamina.accelerate.common.geometry import Conv2dProblem
@@ -18,7 +19,6 @@ from lamina.accelerate.methods.circulant.halo import cuda as halo
 from lamina.accelerate.methods.circulant.halo.cuda import HaloConv, Tile
 from lamina.accelerate.runtime import nvrtc as cuda
 from lamina.accelerate.runtime.nvrtc import Kernel
-from lamina.errors import MissingError
 from lamina.testing.cuda_on_cpu import KernelOnCpu
 
 from ..test_ops import reference_spectral_matmul
@@ -181,15 +181,12 @@ def test_unsupported_problems_are_left_to_the_triton_kernels(monkeypatch: pytest
     assert not supported(square, blocks=17)
 
 
+@compiling.needs_nvrtc
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_sources_compile_for_gpus_with_asynchronous_copies(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    try:
-        cuda._nvrtc()
-    except MissingError:
-        pytest.skip("NVRTC is not installed")
     for window, p, q, dtype, terms in CASES.values():
         for name in ("spectral_matmul", "weight_gradient"):
             launch = halo._launch_for(Kernel, name, SHARED_MEMORY, dtype, 32, window, q, p, terms, False)
