@@ -93,7 +93,7 @@ def test_gradients_behind_relu_are_pytorchs(shape: tuple[int, ...], dtype: torch
     summed = (0, 2, 3) if images else tuple(range(len(shape) - 1))
     for _ in range(3):  # as it is, recorded, and replayed
         with torch.no_grad():
-            masked, sums = ops.output_gradients(dy, y, not images, torch.float32)
+            masked, sums = ops.relu_gradients(dy, y, not images, torch.float32)
         assert masked.stride() == dy.stride() and torch.equal(masked, expected)
         assert sums is not None
         assert_as_accurate(sums, expected.float().sum(summed), expected.double().sum(summed))
@@ -117,21 +117,17 @@ def test_pytorchs_operators_compute_other_gradients_behind_relu(what: str, monke
         dy, y = dy.double(), y.double()
     expected = torch.ops.aten.threshold_backward(dy, y, 0)
     with torch.set_grad_enabled(what == "grad"):
-        masked, sums = ops.output_gradients(dy, y, last, None if what == "no bias" else dy.dtype)
-    assert torch.equal(masked, expected)
-    if what == "no bias":
-        assert sums is None
-    else:
-        torch.testing.assert_close(sums, expected.sum((0, 1, 2) if last else (0, 2, 3)))
+        masked, sums = ops.relu_gradients(dy, y, last, None if what == "no bias" else dy.dtype)
+        assert torch.equal(masked, expected) and sums is None
+        sums = ops.bias_gradient(masked, last, dy.dtype)
+    torch.testing.assert_close(sums, expected.sum((0, 1, 2) if last else (0, 2, 3)))
 
 
 def test_without_relu_gradients_stay() -> None:
     dy = torch.randn(300, 33)
     with torch.no_grad():
-        same, sums = ops.output_gradients(dy, None, True, torch.float32)
-        assert same is dy
-        torch.testing.assert_close(sums, dy.sum(0))
-        assert ops.output_gradients(dy, None, True, None) == (dy, None)
+        assert ops.relu_gradients(dy, None, True, torch.float32) == (dy, None)
+        torch.testing.assert_close(ops.bias_gradient(dy, True, torch.float32), dy.sum(0))
 
 
 def test_its_cost_is_one_read() -> None:
@@ -165,6 +161,6 @@ def test_gradients_of_layers_behind_relu(
     expected = torch.ops.aten.threshold_backward(dy, y.relu_(), 0)
     summed = (0, 2, 3) if images else tuple(range(len(shape) - 1))
     with torch.no_grad():
-        masked, sums = ops.output_gradients(dy, y, not images, torch.float32)
+        masked, sums = ops.relu_gradients(dy, y, not images, torch.float32)
     assert torch.equal(masked, expected) and sums is not None
     assert_as_accurate(sums, expected.float().sum(summed), expected.double().sum(summed))

@@ -190,7 +190,8 @@ class Circulants:
         split = torch.randn(2, *xs.shape).half(), torch.randn(2, *ws.shape).half(), torch.ones(1), torch.ones(1)
         whole = torch.randn(xs.shape), torch.randn(ws.shape), torch.ones(0), torch.ones(0)
         sizes = signs[:2], steps, (1, 4, 3, 2), (4, 2, 1, 1, 2), False, FP32, FP32
-        for kept, wanted in product((split, whole), ((True, True), (True, False), (False, True))):
+        all_wanted = (True, True, None), (True, False, FP32), (False, True, FP32), (False, False, FP32)
+        for kept, wanted in product((split, whole), all_wanted):
             yield (
                 layer_ops.layer_backward,
                 (torch.randn(1, 8, window.out_height, window.out_width), *kept, *sizes, *wanted),

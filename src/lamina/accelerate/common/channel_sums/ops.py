@@ -1,7 +1,6 @@
 """Sums over the rows of a tensor, as gradients of biases are, also behind ReLU.
 
-A kernel replaces PyTorch's reduction where it is faster; `benchmarks.ladder.channel_sums` compares both. Compilers fuse
-PyTorch's operators with their neighbours, so they still see these.
+A kernel replaces PyTorch's reduction where it is faster; `benchmarks.ladder.channel_sums` compares both.
 """
 
 from __future__ import annotations
@@ -46,10 +45,15 @@ def channel_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     return run_channel_sums(x, dtype)
 
 
-def output_gradients(
+def bias_gradient(dy: Tensor, channels_are_last: bool, dtype: torch.dtype) -> Tensor:
+    """The sums of ``dy``, ``(..., C)`` if ``channels_are_last`` and else ``(N, C, ...)``, over all but the channels."""
+    return channel_sums(_rows(dy, channels_are_last), dtype)
+
+
+def relu_gradients(
     dy: Tensor, relu: Tensor | None, channels_are_last: bool, bias_dtype: torch.dtype | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of what a layer adds its bias to, and of the bias.
+    """Gradients of what a layer adds its bias to; and of the bias, if the same kernel makes them.
 
     Args:
         dy: gradients of the layer's output, ``(..., C)`` if ``channels_are_last`` and else ``(N, C, ...)``.
@@ -57,25 +61,25 @@ def output_gradients(
         channels_are_last: of the shape, whatever the strides are.
         bias_dtype: the dtype of the bias; None if its gradient is not needed.
     """
+    if relu is None:
+        return dy, None
+    are_rows = dy.is_contiguous() or not channels_are_last  # else they would be a copy
+    if are_rows and bias_dtype is not None and relu.dtype == dy.dtype and _is_supported(dy, bias_dtype):
+        masked = torch.empty_like(dy)
+        rows, outputs, out = (_rows(each, channels_are_last) for each in (dy, relu, masked))
+        if all(_stride(each) is not None for each in (rows, outputs, out)):
+            return masked, run_relu_sums(rows, outputs, out, bias_dtype)
+    return torch.ops.aten.threshold_backward(dy, relu, 0), None
 
-    def rows(x: Tensor) -> Tensor:
-        return x.reshape(-1, x.shape[-1], 1) if channels_are_last else x.flatten(2)
 
-    if relu is not None:
-        are_rows = dy.is_contiguous() or not channels_are_last  # else they would be a copy
-        if are_rows and bias_dtype is not None and relu.dtype == dy.dtype and _is_supported(dy, bias_dtype):
-            masked = torch.empty_like(dy)
-            operands = rows(dy), rows(relu), rows(masked)
-            if all(_stride(each) is not None for each in operands):
-                return masked, run_relu_sums(*operands, bias_dtype)
-        dy = torch.ops.aten.threshold_backward(dy, relu, 0)
-    return dy, None if bias_dtype is None else channel_sums(rows(dy), bias_dtype)
+def _rows(x: Tensor, channels_are_last: bool) -> Tensor:
+    return x.reshape(-1, x.shape[-1], 1) if channels_are_last else x.flatten(2)
 
 
 def _is_supported(x: Tensor, dtype: torch.dtype) -> bool:
-    if torch.is_grad_enabled() or x.dtype not in DTYPES or dtype not in DTYPES or x.numel() < MIN_NUMEL:
+    if torch.is_grad_enabled() or x.dtype not in DTYPES or dtype not in DTYPES or not can_skip_dispatch(x):
         return False
-    return can_skip_dispatch(x) and (x.is_cuda or INTERPRETED)
+    return x.numel() >= MIN_NUMEL and (x.is_cuda or INTERPRETED)
 
 
 def _stride(x: Tensor) -> int | None:

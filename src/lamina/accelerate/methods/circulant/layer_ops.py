@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from lamina.accelerate.common.channel_sums.ops import output_gradients
+from lamina.accelerate.common.channel_sums.ops import bias_gradient, relu_gradients
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant import scaled_fp16
 from lamina.accelerate.methods.circulant.basis import num_terms
@@ -83,12 +83,12 @@ def _run_layer(
 def layer_backward(
     dy: Tensor, xs: Tensor, ws: Tensor, x_scale_inv: Tensor, w_scale_inv: Tensor, signs: Tensor | None,
     window: list[int], x_shape: list[int], w_shape: list[int], channels_last: bool, x_dtype: torch.dtype,
-    w_dtype: torch.dtype, for_x: bool, for_w: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradients of `layer` with respect to ``x`` and ``weight``, from its saved tensors; empty if not requested."""
+    w_dtype: torch.dtype, for_x: bool, for_w: bool, bias_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of `layer` with respect to ``x``, ``weight`` and a bias of ``bias_dtype``; empty if not requested."""
     spectra, shapes = (xs, ws, x_scale_inv, w_scale_inv), (tuple(x_shape), tuple(w_shape))
     return _run_layer_backward(
-        dy, *spectra, signs, tuple(window), *shapes, channels_last, x_dtype, w_dtype, for_x, for_w
+        dy, *spectra, signs, tuple(window), *shapes, channels_last, x_dtype, w_dtype, for_x, for_w, bias_dtype
     )
 
 
@@ -96,10 +96,13 @@ def layer_backward(
 def _run_layer_backward(
     dy: Tensor, xs: Tensor, ws: Tensor, x_scale_inv: Tensor, w_scale_inv: Tensor, signs: Tensor | None,
     window: tuple[int, ...], x_shape: tuple[int, ...], w_shape: tuple[int, ...], channels_last: bool,
-    x_dtype: torch.dtype, w_dtype: torch.dtype, for_x: bool, for_w: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x_dtype: torch.dtype, w_dtype: torch.dtype, for_x: bool, for_w: bool, bias_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    bias = dy.new_empty(0) if bias_dtype is None else bias_gradient(dy, len(w_shape) == LINEAR, bias_dtype)
     sizes, k, scaled = Conv2dProblem.unpack(window), w_shape[-1], xs.dim() > 4
     grads = _layer_backward_like(dy, x_shape, w_shape, channels_last, x_dtype, w_dtype, for_x, for_w)
+    if not (for_x or for_w):
+        return *grads, bias
     dy, dx = _rows(dy, len(w_shape)), _rows(grads[0], len(w_shape)) if for_x else grads[0]
     dw = _columns(grads[1]) if for_w else grads[1]
     dys = spectrum_like(dy, k, sizes.groups, xs.dtype, *xs.shape[:-4])
@@ -114,7 +117,7 @@ def _run_layer_backward(
         scale_invs = y_scale_inv, w_scale_inv, w_scale_inv
         run_spectral_matmul(dys, ws, dxs, sizes, backward_data=True, output_scale=1 / headroom)
         run_idft(dxs, dxs, signs, None, dx, dx, k, sizes.groups, False, False, scale_invs, scaled * headroom)
-        return grads
+        return *grads, bias
     dws = run_spectral_matmul_backward(dys, xs, ws, dxs, sizes, 1 / headroom if scaled else None)
     if dxs is None or not scaled:  # otherwise the inverse transform of both gradients reduces the split-K partials
         dws = reduce_split_k(dws, torch.float32 if scaled else dys.dtype)
@@ -125,7 +128,7 @@ def _run_layer_backward(
         scale_invs = y_scale_inv, w_scale_inv, x_scale_inv
         descales = scaled * headroom, 1.0 * scaled
         run_idft(dxs, dws, signs, None, dx, dw, k, sizes.groups, False, True, scale_invs, *descales)
-    return grads
+    return *grads, bias
 
 
 def _rows(x: Tensor, axes: int) -> Tensor:
@@ -181,9 +184,12 @@ def _(
 @layer_backward.register_fake
 def _(
     dy: Tensor, xs: Tensor, ws: Tensor, x_scale_inv: Tensor, w_scale_inv: Tensor, signs: Tensor | None,
-    window: list[int], *like: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return _layer_backward_like(dy, *like)
+    window: list[int], x_shape: list[int], w_shape: list[int], channels_last: bool, x_dtype: torch.dtype,
+    w_dtype: torch.dtype, for_x: bool, for_w: bool, bias_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    grads = _layer_backward_like(dy, x_shape, w_shape, channels_last, x_dtype, w_dtype, for_x, for_w)
+    channels = dy.shape[-1] if len(w_shape) == LINEAR else dy.shape[1]
+    return *grads, dy.new_empty(0) if bias_dtype is None else dy.new_empty(channels, dtype=bias_dtype)
 
 
 def _save_layer(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -200,14 +206,18 @@ def _save_layer(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _layer_gradient(ctx: Any, gy: Tensor | None, gxs: Tensor | None, gws: Tensor | None, *_: None) -> tuple[Any, ...]:
     for_x, for_w, _, for_bias, *_ = ctx.needs_input_grad
     y, signs, *saved = ctx.saved_tensors
-    bias = dx = dw = None
+    linear, bias, missing = len(ctx.like[1]) == LINEAR, None, None
     if gy is not None:
-        gy, bias = output_gradients(gy, y, len(ctx.like[1]) == LINEAR, ctx.bias_dtype if for_bias else None)
+        gy, bias = relu_gradients(gy, y, linear, ctx.bias_dtype if for_bias else None)
+        missing = ctx.bias_dtype if for_bias and bias is None else None
+    dx = dw = sums = None
     if torch.is_grad_enabled() or gxs is not None or gws is not None:
         dx, dw = _differentiable(ctx, gy, gxs, gws)
-    elif gy is not None and (for_x or for_w):
-        arguments = gy, *saved[:4], signs, ctx.window, *ctx.like, for_x, for_w
-        dx, dw = call_in_backward(layer_backward, _run_layer_backward, *arguments)
+        sums = None if gy is None or missing is None else bias_gradient(gy, linear, missing)
+    elif gy is not None:
+        arguments = gy, *saved[:4], signs, ctx.window, *ctx.like, for_x, for_w, missing
+        dx, dw, sums = call_in_backward(layer_backward, _run_layer_backward, *arguments)
+    bias = bias if missing is None else sums
     return dx if for_x else None, dw if for_w else None, None, bias, *(None,) * 5
 
 
@@ -248,7 +258,7 @@ def _(
 @register_flop_formula(torch.ops.lamina.circulant_layer_backward)
 def _(
     dy: Any, xs: Any, ws: Any, x_scale_inv: Any, w_scale_inv: Any, signs: Any, window: list[int], x_shape: Any,
-    w_shape: Any, channels_last: bool, x_dtype: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any,
+    w_shape: Any, channels_last: bool, x_dtype: Any, w_dtype: Any, for_x: bool, for_w: bool, *_: Any, **__: Any,
 ) -> int:  # fmt: skip
     sizes = Conv2dProblem.unpack(window)
     rows: list[tuple[int, int]] = [(sizes.rows_out, w_shape[0])]

@@ -210,16 +210,19 @@ def check_operators(device: str, dtype: torch.dtype, rows: int = 5) -> None:
         leaf, weight, b = (None if one is None else one.clone().requires_grad_() for one in (each, w, b))
         torch.library.opcheck(ops.linear, (leaf, weight, s, b, s is None, b is not None))
     y, spectra = ops.linear(x, w, signs, None, False, False)
-    for s, *wanted in ((None, True, True), (signs, True, True), (signs, True, False), (None, False, True)):
-        torch.library.opcheck(ops.linear_backward, (y, x, spectra, s, [2, 4, 16], FP32, *wanted, s is None))
+    for s, *wanted in (
+        (None, True, True, True, None), (signs, True, True, False, FP32), (signs, True, False, False, dtype),
+        (None, False, True, True, FP32), (signs, False, False, False, FP32),
+    ):  # fmt: skip
+        torch.library.opcheck(ops.linear_backward, (y, x, spectra, s, [2, 4, 16], FP32, *wanted))
 
 
 def test_shapes_and_flops_need_no_device() -> None:
     x, w = torch.empty(8, 2000, 96, dtype=BF16, device="meta"), torch.empty(5, 3, 32, device="meta")
     y, spectra = ops.linear(x, w, None, None, False, False)
     assert (y.shape, y.dtype, spectra.shape) == ((8, 2000, 160), BF16, (1, 2, 2, 2, 32, 4))
-    dx, dw = ops.linear_backward(y, x, spectra, None, [5, 3, 32], FP32, True, True, False)
-    assert (dx.shape, dx.dtype, dw.shape, dw.dtype) == (x.shape, BF16, w.shape, FP32)
+    dx, dw, db = ops.linear_backward(y, x, spectra, None, [5, 3, 32], FP32, True, True, False, FP32)
+    assert (dx.shape, dx.dtype, dw.shape, dw.dtype, db.shape, db.dtype) == (x.shape, BF16, w.shape, FP32, (160,), FP32)
     with FlopCounterMode(display=False) as counter:
         ops.linear(x, w, None, None, False, False)
     assert 0 < counter.get_total_flops() < 2 * 16000 * 160 * 96  # fewer than the dense product

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from lamina.accelerate.common.channel_sums.ops import output_gradients
+from lamina.accelerate.common.channel_sums.ops import bias_gradient, relu_gradients
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import transformed
 from lamina.accelerate.methods.circulant.basis import slot_count
@@ -137,9 +137,9 @@ def linear(
 @cached_launches
 def _run_backward(
     dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: tuple[int, ...], w_dtype: torch.dtype,
-    for_x: bool, for_w: bool, relu_input: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    dx, dw = grads = _gradients_like(x, w_shape, w_dtype, for_x, for_w)
+    for_x: bool, for_w: bool, relu_input: bool, bias_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    dx, dw = _gradients_like(x, w_shape, w_dtype, for_x, for_w)
     dy, signs, k = _rows(dy), _signs(signs), w_shape[-1]
     rows = _rows(x) if for_w or relu_input else x  # before the kernels that overlap
     if for_x:
@@ -147,20 +147,20 @@ def _run_backward(
         cuda.run_rows(dy, spectra, None, dx.view(-1, x.shape[-1]), k, signs=signs, flip_outputs=True, gate=gate)
     if for_w:
         cuda.run_weight_gradient(dy, rows, dw, signs=signs, relu_input=relu_input, overlapped=for_x)
-    return grads
+    return dx, dw, dy.new_empty(0) if bias_dtype is None else bias_gradient(dy, True, bias_dtype)
 
 
 @torch.library.custom_op("lamina::circulant_fused_rows_backward", mutates_args=())
 def linear_backward(
     dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: list[int], w_dtype: torch.dtype,
-    for_x: bool, for_w: bool, relu_input: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradients of `linear` with respect to ``x`` and ``weight``; empty if not requested."""
-    return _run_backward(dy, x, spectra, signs, tuple(w_shape), w_dtype, for_x, for_w, relu_input)
+    for_x: bool, for_w: bool, relu_input: bool, bias_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of `linear` with respect to ``x``, ``weight`` and a bias of ``bias_dtype``; empty if not requested."""
+    return _run_backward(dy, x, spectra, signs, tuple(w_shape), w_dtype, for_x, for_w, relu_input, bias_dtype)
 
 
 def _gradients_like(
-    x: Tensor, w_shape: tuple[int, ...] | list[int], w_dtype: torch.dtype, for_x: bool, for_w: bool, *_: Any
+    x: Tensor, w_shape: tuple[int, ...] | list[int], w_dtype: torch.dtype, for_x: bool, for_w: bool
 ) -> tuple[Tensor, Tensor]:
     dx = x.new_empty(x.shape if for_x else (0,))
     return dx, x.new_empty(tuple(w_shape) if for_w else (0,), dtype=w_dtype)
@@ -173,8 +173,12 @@ def _(x: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 @linear_backward.register_fake
-def _(dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, *like: Any) -> tuple[Tensor, Tensor]:
-    return _gradients_like(x, *like)
+def _(
+    dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: list[int], w_dtype: torch.dtype,
+    for_x: bool, for_w: bool, relu_input: bool, bias_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    bias = dy.new_empty(0) if bias_dtype is None else dy.new_empty(dy.shape[-1], dtype=bias_dtype)
+    return *_gradients_like(x, w_shape, w_dtype, for_x, for_w), bias
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -190,13 +194,15 @@ def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
     (x, weight, spectra, signs, y), (for_x, for_w, _, for_bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
     if gy is None:
         return (None,) * 6
-    gy, bias = output_gradients(gy, y, True, ctx.bias_dtype if for_bias else None)
-    dx = dw = None
+    gy, bias = relu_gradients(gy, y, True, ctx.bias_dtype if for_bias else None)
+    missing = ctx.bias_dtype if for_bias and bias is None else None
     if torch.is_grad_enabled():
         dx, dw = differentiable_gradients(gy, x, weight, signs, ctx.relu_input)
-    elif for_x or for_w:
-        arguments = gy, x, spectra, signs, ctx.w_shape, ctx.w_dtype, for_x, for_w, ctx.relu_input
-        dx, dw = call_in_backward(linear_backward, _run_backward, *arguments)
+        sums = None if missing is None else bias_gradient(gy, True, missing)
+    else:
+        arguments = gy, x, spectra, signs, ctx.w_shape, ctx.w_dtype, for_x, for_w, ctx.relu_input, missing
+        dx, dw, sums = call_in_backward(linear_backward, _run_backward, *arguments)
+    bias = bias if missing is None else sums
     return dx if for_x else None, dw if for_w else None, None, bias, None, None
 
 
