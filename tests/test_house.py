@@ -48,7 +48,8 @@ def required(*extras: str) -> set[str]:
 
 def test_lock_pins_what_is_installed_for_tests_and_docs() -> None:
     pinned = {name for name, _ in TORCH["PIN"].findall(LOCK)}
-    assert required("kernels", "sim", "figures", "parquet", "postgres", "dev", "docs") - pinned == set()
+    unpinned = {"nvidia-cuda-nvrtc"}  # torch for CUDA pins its own
+    assert required("kernels", "sim", "figures", "parquet", "postgres", "dev", "docs") - pinned == unpinned
 
 
 def test_lock_serves_every_machine() -> None:

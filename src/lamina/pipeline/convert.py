@@ -18,13 +18,14 @@ from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
 from lamina.accelerate.methods.circulant.relus import FusedReLU, fuse_relus
 from lamina.accelerate.registry import method_of
-from lamina.accelerate.select import Cache, Selector, Timer, forget_compiled
+from lamina.accelerate.select import SHORT_US, Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
 from lamina.accelerate.select.whole import twin
 from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import UsageError, nearest
 from lamina.measure.roofs import measure_roofs
 from lamina.pipeline.algorithms import convert_algorithm
+from lamina.pipeline.behind_relus import read_relus
 from lamina.pipeline.whole_model import faster_whole
 from lamina.record import MODES, Conversion, ConvertedLayer, Mode, Timing
 from lamina.record.roofs import Roofs
@@ -37,8 +38,9 @@ Select = Literal["measure", "model"]
 ROUNDS = 9
 """Rounds in which candidates take turns."""
 
-SHORT_US = 5000.0
-"""Microseconds of a step below which launch overhead may decide its time."""
+UNSTEADY_SPEEDUP = 1.1
+"""Dense over converted that a short step needs where the two are not interleaved, as in ``reduce-overhead``: its launch
+overhead changes by as much between two compilations of one network."""
 
 
 def convert(
@@ -118,6 +120,8 @@ def convert(
         model, record = by(model, one, where, example=example, selector=chosen, progress=progress)
         records.append(record)
     record = _together(records)
+    if isinstance(chosen, Selector):
+        model, record = read_relus(model, record, example, chosen, where)
     fuse_relus(model, where)
     if isinstance(chosen, Selector) and record.replaced:
         of_whole = selector(device, mode, training, cache, limit_s=limit_s, twice=True)
@@ -199,7 +203,8 @@ def selector(
     """
     folder = None if cache is None else Path(cache)
     time = timer(device, mode, rounds, limit_s, twice=twice)
-    return Selector(time, Cache(folder, provenance(device)), mode, training)
+    unsteady = UNSTEADY_SPEEDUP if twice and mode == "reduce-overhead" else None
+    return Selector(time, Cache(folder, provenance(device)), mode, training, short_speedup=unsteady)
 
 
 def cost_model(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> CostModel:

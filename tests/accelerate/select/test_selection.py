@@ -11,6 +11,7 @@ from torch import nn
 from lamina.accelerate.select import (
     DENSE,
     MIN_SPEEDUP,
+    SHORT_US,
     Cache,
     Compiler,
     LayerCall,
@@ -47,6 +48,16 @@ def test_the_fastest_wins_and_says_by_what() -> None:
 def test_dense_wins_unless_beaten_by_more_than_the_spread(dense: Timing, kernel: Timing, words: str) -> None:
     found = decide({DENSE: dense, "kernel": kernel}, "eager")
     assert found.impl == DENSE and words in found.reason and found.speedup == 1.0
+
+
+@pytest.mark.parametrize(
+    ("dense", "selected"), [(1090.0, DENSE), (1110.0, "other"), (1.07 * SHORT_US, "other"), (1.01 * SHORT_US, DENSE)]
+)
+def test_short_steps_may_need_to_be_faster_by_more(dense: float, selected: str) -> None:
+    times = {DENSE: timing(dense), "other": timing(SHORT_US if dense > SHORT_US else 1000.0)}
+    selector = Selector(lambda _: times, Cache(None, PROVENANCE), "eager", training=False, short_speedup=1.1)
+    call = call_of(nn.Linear(4, 4), torch.randn(2, 4))
+    assert selector.select("q", {DENSE: lambda: nn.Linear(4, 4), "other": nn.Identity}, call).impl == selected
 
 
 @pytest.mark.parametrize(

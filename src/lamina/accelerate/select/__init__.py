@@ -6,6 +6,7 @@ from lamina.accelerate.select.observed import LayerCall, observe
 from lamina.accelerate.select.selection import (
     DENSE,
     MIN_SPEEDUP,
+    SHORT_US,
     Candidates,
     Compiler,
     Lighter,
@@ -20,6 +21,7 @@ from lamina.accelerate.select.variant import variant
 __all__ = [
     "DENSE",
     "MIN_SPEEDUP",
+    "SHORT_US",
     "Cache",
     "Candidates",
     "Compiler",

@@ -23,6 +23,9 @@ DENSE = "dense"
 MIN_SPEEDUP = 1.02
 """Dense over candidate that a candidate must reach, however small the spread."""
 
+SHORT_US = 5000.0
+"""Microseconds of a step below which launch overhead may decide its time."""
+
 NEAR = 1.05
 """How much slower than the fastest a `Lighter` candidate may be."""
 
@@ -126,6 +129,7 @@ class Selector:
         training: whether steps have a backward pass.
         min_speedup: as `decide` takes it.
         max_tiles: tiles of a kernel that a method may offer as candidates, each of which is compiled.
+        short_speedup: in place of ``min_speedup`` for steps shorter than `SHORT_US`.
     """
 
     def __init__(
@@ -136,7 +140,9 @@ class Selector:
         training: bool,
         min_speedup: float = MIN_SPEEDUP,
         max_tiles: int = MAX_TILES,
+        short_speedup: float | None = None,
     ) -> None:
+        self.short_speedup = min_speedup if short_speedup is None else short_speedup
         self.timer, self.cache, self.mode = timer, cache, mode
         self.training, self.min_speedup, self.max_tiles = training, min_speedup, max_tiles
 
@@ -173,7 +179,9 @@ class Selector:
             raise UsageError(f"{question}: the dense layer does not run: {refusals[DENSE]}")
         turns = timed if isinstance(timed, Turns) else None
         lighter = [name for name, make in candidates.items() if isinstance(make, Lighter)]
-        selection = decide(times, self.mode, refusals, self.min_speedup, turns, lighter)
+        short = min(time.median_us for time in times.values()) < SHORT_US
+        least = self.short_speedup if short else self.min_speedup
+        selection = decide(times, self.mode, refusals, least, turns, lighter)
         self.cache.put(key, selection)
         return selection
 

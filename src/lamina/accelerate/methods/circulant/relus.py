@@ -19,6 +19,9 @@ from lamina.errors import UnsupportedError
 FUSING = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d)
 """Layers that can compute a ReLU."""
 
+Named = tuple[str, Any]
+"""A layer with its path."""
+
 
 class FusedReLU(nn.Identity):
     """In place of a ReLU that a layer beside it, of this name, computes."""
@@ -43,31 +46,42 @@ def fuse_relus(model: nn.Module, where: Where | None = None) -> None:
         model: changed in place.
         where: ``where(name, relu)`` says which ReLUs; all, if left out.
     """
+    for path, writer, reader in beside_relus(model, where):
+        if reader is not None and reader[1].impl == "fused_rows":
+            layer, reader[1].input_activation = reader[0], "relu"
+        elif writer is not None:
+            layer, writer[1].activation = writer[0], "relu"
+        else:
+            continue
+        put(model, path, FusedReLU(layer))
+
+
+def beside_relus(model: nn.Module, where: Where | None = None) -> list[tuple[str, Named | None, Named | None]]:
+    """The ReLU modules that a layer could compute: the path, and the circulant layers before and after, if there are.
+
+    Args:
+        model: is traced.
+        where: as `fuse_relus` takes it.
+    """
     if not any(isinstance(one, FUSING) for one in model.modules()):
-        return
+        return []
     try:
-        found = list(chains(trace(model)))
+        traced = list(chains(trace(model)))
     except UnsupportedError:
-        return
-    for chain in found:
+        return []
+    found = []
+    for chain in traced:
         links = [link for link in chain if not isinstance(link.module, nn.Identity)]
         for before, relu, after in zip([None, *links], links, [*links[1:], None], strict=False):
             path = relu.path
             if type(relu.module) is not nn.ReLU or path is None or has_hooks(relu.module):
                 continue
-            if where is not None and not where(path, relu.module):
-                continue
-            reader, writer = _fusing(after), _fusing(before)
-            if reader is not None and reader[1].impl == "fused_rows":
-                layer, reader[1].input_activation = reader[0], "relu"
-            elif writer is not None:
-                layer, writer[1].activation = writer[0], "relu"
-            else:
-                continue
-            put(model, path, FusedReLU(layer))
+            if where is None or where(path, relu.module):
+                found.append((path, _fusing(before), _fusing(after)))
+    return found
 
 
-def _fusing(link: Link | None) -> tuple[str, Any] | None:
+def _fusing(link: Link | None) -> Named | None:
     """The path and module of a layer that can compute a ReLU beside it."""
     if link is None or link.path is None or not isinstance(link.module, FUSING) or has_hooks(link.module):
         return None
