@@ -67,8 +67,12 @@ def check(
     def step(x: Tensor, signs: Tensor | None) -> list[Tensor]:
         y, dx, dw = results = [torch.full_like(like, torch.nan) for like in (dy, x, weight)]
         cuda.run_rows(x, forward, bias, y, k, tile, signs)
-        cuda.run_rows(dy, backward, None, dx, k, tile, signs, flip_outputs=True)
-        cuda.run_weight_gradient(dy, x, dw, weight_tile, splits=3, signs=signs)
+        sums = torch.full_like(cuda.column_sums_like(dy), torch.nan)
+        cuda.run_rows(dy, backward, None, dx, k, tile, signs, flip_outputs=True, column_sums=sums)
+        db = torch.full((p * k,), torch.nan, dtype=weight_dtype, device=device)
+        cuda.run_weight_gradient(dy, x, dw, weight_tile, splits=3, signs=signs, column_sums=sums, db=db)
+        error = (db.double() - (exact_db := dy.double().sum(0))).norm() / exact_db.norm()
+        assert error < max(2e-6, torch.finfo(weight_dtype).eps)
         return results
 
     ours = step(x, signs)
@@ -140,8 +144,10 @@ def test_sources_compile_for_a_hopper_gpu(
         x, dy, fused = x.to(dtype), dy.to(dtype), signs is not None
         forward, backward = cuda.weight_spectra(weight, dtype)
         cuda.run_rows(x, forward, bias, dy, k, signs=signs, relu_input=fused, relu=not fused, overlapped=True)
-        cuda.run_rows(dy, backward, None, x, k, signs=signs, flip_outputs=True, gate=x if fused else None)
-        cuda.run_weight_gradient(dy, x, weight, signs=signs, relu_input=fused, overlapped=True)
+        sums, gate = cuda.column_sums_like(dy) if fused else None, x if fused else None
+        cuda.run_rows(dy, backward, None, x, k, signs=signs, flip_outputs=True, gate=gate, column_sums=sums)
+        options = {"relu_input": fused, "overlapped": True}
+        cuda.run_weight_gradient(dy, x, weight, signs=signs, **options, column_sums=sums, db=bias)
 
 
 @pytest.mark.gpu

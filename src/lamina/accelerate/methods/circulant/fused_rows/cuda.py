@@ -82,6 +82,7 @@ class RowSteps:
     relu_input: bool = False
     gated: bool = False
     overlapped: bool = False
+    summed: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,8 @@ def weight_tile(problem: FusedRows) -> WeightTile:
 
 def source(name: str) -> str:
     """The CUDA source of a kernel."""
-    return with_common_header(*(FOLDER / f"{each}.cu" for each in ("transforms", "scaling", name)))
+    parts = ("transforms", "scaling", *(("column_sums",) if name == "rows" else ()), name)
+    return with_common_header(*(FOLDER / f"{each}.cu" for each in parts))
 
 
 @lru_cache(maxsize=1024)
@@ -357,7 +359,7 @@ def units(words: Tensor) -> Tensor:
 def run_rows(
     x: Tensor, spectra: Tensor, bias: Tensor | None, y: Tensor, block_size: int, tile: RowTile | None = None,
     signs: Tensor | None = None, flip_outputs: bool = False, relu: bool = False, relu_input: bool = False,
-    gate: Tensor | None = None, overlapped: bool = False,
+    gate: Tensor | None = None, overlapped: bool = False, column_sums: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write ``x (rows, q k)`` times the weights of ``spectra``, plus a float32 ``bias (p k)``, to ``y (rows, p k)``.
 
@@ -369,6 +371,8 @@ def run_rows(
     ``overlapped`` rows are transformed while the preceding kernel ends. That must be one of this package which wrote
     neither ``x`` nor ``signs``, such as that of `weight_spectra`.
 
+    ``column_sums`` is that of `column_sums_like`, to be written.
+
     Raises:
         UnsupportedError: the spectrum of 16 rows does not fit shared memory.
     """
@@ -378,7 +382,7 @@ def run_rows(
     if tile is None:
         raise UnsupportedError(too_wide(x.shape[1]))
     chunks = -(-problem.out_blocks // (tile.chunk * tile.splits))
-    steps = RowSteps(bias is not None, relu, relu_input, gate is not None, overlapped)
+    steps = RowSteps(bias is not None, relu, relu_input, gate is not None, overlapped, column_sums is not None)
     macros = problem.row_macros(tile, steps, signs, flip_outputs)
     grid = -(-rows // 16), -(-problem.out_blocks // (tile.chunk * chunks))
     unused = eigenbasis(block_size, x.device)
@@ -389,8 +393,17 @@ def run_rows(
         unused if bias is None else bias,
         y,
     ]
-    last = [unused if signs is None else signs, x if gate is None else gate]
+    last = [
+        unused if signs is None else signs,
+        x if gate is None else gate,
+        unused if column_sums is None else column_sums,
+    ]
     _launch("fused_rows", "rows", macros, grid, [*operands, rows, chunks, *last], problem.row_bytes(tile))
+
+
+def column_sums_like(x: Tensor) -> Tensor:
+    """Uninitialized sums of each 16 rows of ``x``, whose sums over columns are those of ``x``."""
+    return x.new_empty(-(-x.shape[0] // 16), x.shape[1], dtype=torch.float32)
 
 
 def too_wide(width: int) -> str:
@@ -401,12 +414,14 @@ def too_wide(width: int) -> str:
 def run_weight_gradient(
     dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile | None = None, splits: int | None = None,
     signs: Tensor | None = None, relu_input: bool = False, overlapped: bool = False,
+    column_sums: Tensor | None = None, db: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write the weight gradient of ``dy (rows, p k)`` and ``x (rows, q k)`` to ``dw (p, q, k)``.
 
     ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``. With ``relu_input``, ``x`` passes
     a ReLU as it is read. ``overlapped`` rows are fetched while the preceding kernel ends, as in `run_rows`. Output
-    blocks of ``tile`` are those of the wider of the two.
+    blocks of ``tile`` are those of the wider of the two. The sums of the columns of ``column_sums`` are written to
+    ``db``.
     """
     (p, q, k), rows = dw.shape, x.shape[0]
     transposed = p < q  # the wider rows are read once, the others again for each group of them
@@ -427,8 +442,10 @@ def run_weight_gradient(
     warps = 1 if kernel_class is not Kernel else min(2 * problem.slots, 32)
     macros = problem.macros(warps) | {
         "WEIGHT_TYPE": DTYPE_CODES[dw.dtype], "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles,
-        "SWAPPED": int(transposed),
+        "SWAPPED": int(transposed), "BIAS_TYPE": DTYPE_CODES[dw.dtype if db is None else db.dtype],
     }  # fmt: skip
-    grid = (tiles * tile.out_tiles * tile.in_tiles * 8,)
-    operands = [partials, inverse_eigenbasis(k, x.device), dw, splits, tiles]
+    sums, bias = (partials, partials) if column_sums is None or db is None else (column_sums, db)
+    sum_rows, width = (0, 0) if column_sums is None else column_sums.shape
+    grid = (tiles * tile.out_tiles * tile.in_tiles * 8 + -(-width // 32),)
+    operands = [partials, inverse_eigenbasis(k, x.device), dw, splits, tiles, sums, bias, sum_rows, width]
     _launch("reduce_weight_gradient", "weight_reduction", macros, grid, operands)

@@ -141,13 +141,19 @@ def _run_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dx, dw = _gradients_like(x, w_shape, w_dtype, for_x, for_w)
     dy, signs, k = _rows(dy), _signs(signs), w_shape[-1]
+    db, sums = dy.new_empty(0), None
+    if bias_dtype is not None and for_x and for_w:  # one kernel reads the rows, and another adds their sums
+        db, sums = dy.new_empty(dy.shape[-1], dtype=bias_dtype), cuda.column_sums_like(dy)
+    elif bias_dtype is not None:
+        db = bias_gradient(dy, True, bias_dtype)
     rows = _rows(x) if for_w or relu_input else x  # before the kernels that overlap
     if for_x:
-        gate = rows if relu_input else None
-        cuda.run_rows(dy, spectra, None, dx.view(-1, x.shape[-1]), k, signs=signs, flip_outputs=True, gate=gate)
+        out, gate = dx.view(-1, x.shape[-1]), rows if relu_input else None
+        cuda.run_rows(dy, spectra, None, out, k, signs=signs, flip_outputs=True, gate=gate, column_sums=sums)
     if for_w:
-        cuda.run_weight_gradient(dy, rows, dw, signs=signs, relu_input=relu_input, overlapped=for_x)
-    return dx, dw, dy.new_empty(0) if bias_dtype is None else bias_gradient(dy, True, bias_dtype)
+        options: dict[str, Any] = {"signs": signs, "relu_input": relu_input, "overlapped": for_x}
+        cuda.run_weight_gradient(dy, rows, dw, **options, column_sums=sums, db=db)
+    return dx, dw, db
 
 
 @torch.library.custom_op("lamina::circulant_fused_rows_backward", mutates_args=())

@@ -17,7 +17,8 @@
 // multiplied by `signs`, whose dtype is SIGN_TYPE; CHUNK, output blocks between two barriers, a multiple of
 // 8; BIAS, whether there is one; RELU, whether it follows; RELU_INPUT, whether inputs pass a ReLU as they are read; GATED,
 // whether outputs are 0 where `gate`, rows like them, is not positive, as gradients behind a ReLU are; OVERLAPPED,
-// whether the preceding kernel wrote no rows, so that they are transformed before it has ended; SHARED_SPECTRA, whether
+// whether the preceding kernel wrote no rows, so that they are transformed before it has ended; SUMMED, whether each 16
+// rows are also added to a row of `column_sums`; SHARED_SPECTRA, whether
 // spectra of outputs take the place of those of inputs: there is then one chunk, and each warp multiplies once; STAGED,
 // whether outputs leave through shared memory by bulk copies that run while warps multiply; PREFETCH, whether weights are
 // read one step before they are used; ROWS_AHEAD, whether warps read their next rows while they transform; BLOCKS_PER_SM.
@@ -288,7 +289,7 @@ __device__ __forceinline__ void align(word4* spectra, const int* row_exponents, 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     fused_rows(const value_t* __restrict__ x, const word4* __restrict__ weights, const word* __restrict__ tables,
                const float* __restrict__ bias, value_t* __restrict__ y, int rows, int chunks_per_block,
-               const sign_t* __restrict__ signs, const value_t* __restrict__ gate) {
+               const sign_t* __restrict__ signs, const value_t* __restrict__ gate, float* __restrict__ column_sums) {
   extern __shared__ float4 shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = blockIdx.x * ROWS;
   const int first_group = blockIdx.y * chunks_per_block * CHUNK_GROUPS;
@@ -320,6 +321,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     Held next;
     if (ROWS_AHEAD && item + WARPS < IN_ITEMS) read(next, item + WARPS);
     if constexpr (RELU_INPUT) relu(held);
+    if constexpr (SUMMED)
+      if (blockIdx.y == 0)
+        write_column_sums(column_sums + ((size_t)blockIdx.x * IN_BLOCKS + item * ITEM_BLOCKS) * K, held,
+                          IN_BLOCKS - item * ITEM_BLOCKS);
 #if SCALED
     int exponents[2];
     find_exponents(exponents, held);

@@ -35,6 +35,14 @@ constexpr int FRAGMENT = STEPS * STEP_WORDS;        // words of a thread for a t
 constexpr int PIECE = FRAGMENT < 4 ? FRAGMENT : 4;
 constexpr int TABLE_WORDS = COLUMN_TILES * 2 * FRAGMENT * 32;  // of a basis, for one direction
 
+#if TYPE == 1
+#define LAMINA_ONES 0x3f803f80u
+#define LAMINA_MINUS_ONES 0xbf80bf80u
+#else
+#define LAMINA_ONES 0x3c003c00u
+#define LAMINA_MINUS_ONES 0xbc00bc00u
+#endif
+
 #ifdef __CUDACC__
 template <bool TRANSPOSED>
 __device__ __forceinline__ void ldmatrix_x4(word (&to)[4], const word4* row) {
@@ -56,14 +64,16 @@ __device__ __forceinline__ void ldmatrix_x2(word* to, const word4* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                  : "=r"(to[0]), "=r"(to[1]) : "r"(address));
 }
+// A matrix of 8 by 8, of which each thread has two neighbours of a row, transposed.
+__device__ __forceinline__ word transposed(word pair) {
+  word transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
 #if TYPE == 1
 #define LAMINA_TYPE "bf16"
-#define LAMINA_ONES 0x3f803f80u
-#define LAMINA_MINUS_ONES 0xbf80bf80u
 #else
 #define LAMINA_TYPE "f16"
-#define LAMINA_ONES 0x3c003c00u
-#define LAMINA_MINUS_ONES 0xbc00bc00u
 #endif
 // sums[16 x 8] += a[16 x 16] b[16 x 8]
 __device__ __forceinline__ void mma16(float (&sums)[4], word a0, word a1, word a2, word a3, word b0, word b1) {
@@ -164,6 +174,15 @@ inline void ldmatrix_x4(word (&to)[4], const word4* row) {
 template <bool TRANSPOSED>
 inline void ldmatrix_x2(word* to, const word4* row) {
   ldmatrix<TRANSPOSED>(to, row, 2);
+}
+inline word transposed(word pair) {
+  static element matrix[8][8];
+  const int lane = threadIdx.x, row = lane / 4, column = lane % 4 * 2;
+  matrix[row][column] = element(pair), matrix[row][column + 1] = element(pair >> 16);
+  __syncthreads();
+  const word transposed = matrix[column][row] | word(matrix[column + 1][row]) << 16;
+  __syncthreads();
+  return transposed;
 }
 inline void mma_on_cpu(float (&sums)[4], const word* a, const word* b, int summed) {
   static float left[16][16], right[16][8];

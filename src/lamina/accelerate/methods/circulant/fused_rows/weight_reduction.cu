@@ -1,23 +1,43 @@
-// Weight gradients from the split-K partials of weight_gradient.cu.
+// Weight gradients from the split-K partials of weight_gradient.cu, and the gradient of a bias from column sums of rows.cu.
 //
-// Macros besides those of transforms.cu: WEIGHT_TYPE, the dtype of weights; OUT_BLOCKS and IN_BLOCKS, p and q; OUT_TILES and
+// Macros besides those of transforms.cu: WEIGHT_TYPE, the dtype of weights; BIAS_TYPE, that of the bias; OUT_BLOCKS and IN_BLOCKS, p and q; OUT_TILES and
 // IN_TILES of weight_gradient.cu; SWAPPED, whether it had inputs in place of output gradients and the other way round: its
 // sums are then conjugated, and p and q stand for each other.
 
 typedef Element<WEIGHT_TYPE>::type weight_t;
+typedef Element<BIAS_TYPE>::type bias_t;
 
 constexpr int IN_GROUPS = (IN_BLOCKS + 4 * IN_TILES - 1) / (4 * IN_TILES);
 constexpr int NUMBERS = 8 * SLOTS;                         // of a thread block: spectra of 4 weights, or 4 weights
 constexpr int GROUPS = SLOTS >= 64 ? 2 : SLOTS >= 32 ? 4 : 8;  // of threads that share each sum
 
+// Adds `rows` rows of column sums in a fixed order: 32 columns a thread block.
+__device__ __forceinline__ void add_columns(bias_t* to, const float* column_sums, int rows, int width, int block) {
+  __shared__ float parts[WARPS][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = block * 32 + lane;
+  float sum = 0;
+  if (column < width) {
+#pragma unroll 8
+    for (int row = warp; row < rows; row += WARPS) sum += column_sums[(size_t)row * width + column];
+  }
+  parts[warp][lane] = sum;
+  __syncthreads();
+  if (warp || column >= width) return;
+  for (int i = 1; i < WARPS; ++i) sum += parts[i][lane];
+  to[column] = from_float<BIAS_TYPE>(sum);
+}
+
 // Adds partials in a fixed order and transforms the sums back: weights of one output block and 4 input blocks a thread block.
-// `inverse` is [2][SLOTS][K]: of real and of imaginary parts.
+// `inverse` is [2][SLOTS][K]: of real and of imaginary parts. Thread blocks beyond these are those of the bias.
 extern "C" __global__ void __launch_bounds__(THREADS)
     reduce_weight_gradient(const float* __restrict__ partials, const float* __restrict__ inverse,
-                           weight_t* __restrict__ dw, int splits, int tiles) {
+                           weight_t* __restrict__ dw, int splits, int tiles, const float* __restrict__ column_sums,
+                           bias_t* __restrict__ db, int sum_rows, int width) {
   __shared__ float parts[GROUPS][NUMBERS], sums[NUMBERS];
   griddepcontrol_wait();
   launch_dependents();
+  const int weights = tiles * OUT_TILES * IN_TILES * 8;
+  if (blockIdx.x >= weights) return add_columns(db, column_sums, sum_rows, width, blockIdx.x - weights);
   const int i = blockIdx.x % 4, half = blockIdx.x / 4 % 2, n = blockIdx.x / 8 % IN_TILES;
   const int m = blockIdx.x / 8 / IN_TILES % OUT_TILES, tile = blockIdx.x / (8 * IN_TILES * OUT_TILES);
   constexpr int TILE = SLOTS * OUT_TILES * IN_TILES * 64;
