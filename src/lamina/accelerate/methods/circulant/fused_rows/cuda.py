@@ -440,12 +440,12 @@ def run_weight_gradient(
     shared = problem.weight_bytes(tile)
     _launch("fused_weight_gradient", "weight_gradient", macros, (splits, tiles), operands, shared)
     warps = 1 if kernel_class is not Kernel else min(2 * problem.slots, 32)
-    macros = problem.macros(warps) | {
-        "WEIGHT_TYPE": DTYPE_CODES[dw.dtype], "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles,
-        "SWAPPED": int(transposed), "BIAS_TYPE": DTYPE_CODES[dw.dtype if db is None else db.dtype],
-    }  # fmt: skip
     sums, bias = (partials, partials) if column_sums is None or db is None else (column_sums, db)
-    sum_rows, width = (0, 0) if column_sums is None else column_sums.shape
+    sum_rows, width = (0, 0) if sums is partials else sums.shape
+    macros = problem.macros(warps) | {
+        "WEIGHT_TYPE": DTYPE_CODES[dw.dtype], "BIAS_TYPE": DTYPE_CODES[bias.dtype], "OUT_TILES": tile.out_tiles,
+        "IN_TILES": tile.in_tiles, "SWAPPED": int(transposed),
+    }  # fmt: skip
     grid = (tiles * tile.out_tiles * tile.in_tiles * 8 + -(-width // 32),)
     operands = [partials, inverse_eigenbasis(k, x.device), dw, splits, tiles, sums, bias, sum_rows, width]
     _launch("reduce_weight_gradient", "weight_reduction", macros, grid, operands)
