@@ -1,6 +1,6 @@
 """Claim: the gradient of a bias costs next to nothing beside the backward pass of a circulant layer of many rows.
 
-Rungs: ``fused_rows``, the backward pass without a bias; ``[bias=sum]``, with PyTorch's reduction of the output gradients
+Rungs: ``fused_rows``, the backward pass without a bias; ``[bias=sum]``, with PyTorch's reduction of output gradients
 before it; ``[bias=channel_sums]``, with the project's own; ``[bias=kernels]``, as layers run it: rows are added as the
 kernel of the input gradient reads them. Layers of an MLP, a vision transformer and GPT-2, in TF32 and bf16, in CUDA
 graphs, with operands that are not in L2. The prediction is the time to copy what both gradients must read and write.
