@@ -71,6 +71,18 @@ def test_a_time_limit_leaves_fewer_samples(limit_s: float, expected: list[int]) 
     assert drawn == expected
 
 
+@pytest.mark.parametrize(("us", "expected"), [(1.0, 50), (10.0, 10), (60.0, 4), (1000.0, 4)])
+def test_short_calls_have_more_samples(us: float, expected: int) -> None:
+    clock, drawn = Fake(), []
+
+    def sampler(fn: Callable[[], object]) -> Callable[[int], list[float]]:
+        return lambda n: drawn.append(n) or [us] * n  # type: ignore[func-returns-value]
+
+    clock.sampler = sampler  # type: ignore[method-assign]
+    interleaved(clock, {"a": lambda: 1.0}, rounds=2, samples=4, least_us=100.0)
+    assert drawn == [1, expected, expected]
+
+
 @pytest.mark.parametrize(
     ("limit_s", "round_s", "expected"), [(3.0, 1.0, 5), (2.0, 1.0, 2), (0.5, 1.0, 1), (0.0, 0.0, 1)]
 )

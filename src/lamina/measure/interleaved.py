@@ -21,6 +21,9 @@ Draw = Callable[[int], Sequence[float]]
 LEAST_ROUNDS = 3
 """Rounds that a time limit leaves."""
 
+MANY = 50
+"""Samples of a short call in a round."""
+
 
 class Sampling(Protocol):
     """A clock that prepares a callable once and then draws samples of it at any time."""
@@ -38,12 +41,15 @@ def interleaved(
     rounds: int = 9,
     samples: int = 3,
     limit_s: float = inf,
+    least_us: float = 0.0,
 ) -> Turns[K]:
     """The Timing of each callable over rounds in which all of them take turns, or what went wrong with it.
 
     A round's time is the median of its samples; the Timing's quartiles are over rounds. Every other round goes in the
-    opposite order. No round begins after ``limit_s`` seconds of rounds, but there are at least three if so many were
-    asked for; where three would take longer, all but the first have fewer samples.
+    opposite order. Where the samples of a callable would last less than ``least_us``, there are more, `MANY` at most:
+    what disturbs a machine for a while is then a part of each round. No round begins after ``limit_s`` seconds, but
+    there are at least three if so many were asked for; where three would take longer, all but the first have fewer
+    samples.
 
     Raises:
         UsageError: less than one round or sample.
@@ -58,6 +64,9 @@ def interleaved(
                 draws[key] = clock.sampler(fn)
             except (RuntimeError, UnsupportedError) as error:
                 found[key] = error
+        if least_us and draws:
+            longest = max(draw(1)[0] for draw in draws.values())
+            samples = max(samples, min(MANY, int(least_us / longest)))
         times: dict[K, list[float]] = {key: [] for key in draws}
         watch = Stopwatch()
         for index in range(rounds):

@@ -38,6 +38,9 @@ Select = Literal["measure", "model"]
 ROUNDS = 9
 """Rounds in which candidates take turns."""
 
+ROUND_US = 50_000.0
+"""How long each model has a turn, at least: another process takes the processor for so long."""
+
 UNSTEADY_SPEEDUP = 1.1
 """Dense over converted that a short step needs where the two are not interleaved, as in ``reduce-overhead``: its launch
 overhead changes by as much between two compilations of one network."""
@@ -234,6 +237,7 @@ def timer(
     does not wait for what replays launch plans: no layer of lamina's is timed, or it is there. In the mode
     ``reduce-overhead``, each callable has all its rounds alone, and the compiler forgets all other networks before.
     With ``twice``, short ones have them in both orders, since the rest of the machine changes their launch overhead.
+    Each turn by the wall clock then lasts `ROUND_US`.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
@@ -247,6 +251,7 @@ def timer(
             prepare_replay(device)
         clock = measure.clock("graph" if mode == "graph" else "wall", device)
         samples = 3 if mode == "graph" else 5  # of whole calls by the wall clock, which other processes disturb
+    least_us = ROUND_US if twice and device.type == "cuda" and mode != "graph" else 0.0
 
     def times(steps: Mapping[str, Callable[[], object]], limit_s: float = limit_s) -> dict[str, Timing | Exception]:
         found: dict[str, Timing | Exception] = {}
@@ -257,7 +262,9 @@ def timer(
             except Exception as error:  # a compiler's, or the network's own
                 found[name] = error
         ready = {name: step for name, step in steps.items() if name not in found}
-        turns = measure.interleaved(clock, ready, rounds=rounds, samples=samples, limit_s=limit_s)
+        turns = measure.interleaved(
+            clock, ready, rounds=rounds, samples=samples, limit_s=limit_s, least_us=least_us
+        )
         turns.update(found)
         return turns
 
