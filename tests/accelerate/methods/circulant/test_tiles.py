@@ -54,6 +54,7 @@ def test_transform_tiles_are_valid_for_tensor_cores(
     assert 16 <= tile.rows * tile.blocks <= 128
     assert min(tile.block_k, tile.block_n) >= 16
     assert 1 <= tile.num_warps <= 8
+    assert tile.rows * tile.blocks * tile.block_n <= 128 * 32 * tile.num_warps  # its sums take half of the registers
     assert not tile.full_rows or (tile.blocks, tile.block_n) == (blocks, k)
 
 

@@ -118,7 +118,9 @@ def transform_tile(
     """
     size, num_warps = 128 if inverse or (scaled and rows * blocks >= MANY_BLOCKS) else 64, 4
     if features and itemsizes == (2, 2):
-        size, num_warps = 128, 2 if inverse else 8
+        size, num_warps = 128, 8
+        if inverse:
+            num_warps = 2 if block_size <= 64 else 4  # in two warps the sums of larger blocks spill: 36 KB a thread
     elif features and itemsizes == (4, 4):
         size = 64
     while size > 16 and rows * blocks < size * MIN_PROGRAMS:
