@@ -84,9 +84,9 @@ def row_tiles(problem: FusedRows, rows: int) -> list[RowTile]:
     return others if chosen is None else [chosen, *others]
 
 
-def weight_tiles(problem: FusedRows) -> list[WeightTile]:
+def weight_tiles(problem: FusedRows, rows: int) -> list[WeightTile]:
     """The chosen tile and others; the output blocks of ``problem`` are of the wider rows."""
-    chosen = cuda.weight_tile(problem)
+    chosen = cuda.weight_tile(problem, rows)
     return [chosen, *(tile for tile in WEIGHT_TILES if tile != chosen)]
 
 
@@ -100,7 +100,8 @@ def compile_tiles() -> None:
             chosen = row_tiles(problem, layer.rows)[:tiles]
             asked += [("rows", problem.row_macros(tile, RowSteps(), None, False)) for tile in chosen]
         wide = max(problems(layer).values(), key=lambda problem: problem.out_blocks)
-        asked += [("weight_gradient", wide.weight_macros(tile, None, False)) for tile in weight_tiles(wide)[:tiles]]
+        of_weights = weight_tiles(wide, layer.rows)[:tiles]
+        asked += [("weight_gradient", wide.weight_macros(tile, None, False)) for tile in of_weights]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda one: compiled(cuda.source(one[0]), architecture, definitions(one[1])), asked))
 
@@ -119,7 +120,7 @@ def tile_times(layer: Layer, time: Time, device: torch.device) -> Iterator[tuple
             call = partial(cuda.run_rows, source, words, None, target, k, tile)
             yield phase, str(astuple(tile)), time(call).median_us
     wide = max(problems(layer).values(), key=lambda problem: problem.out_blocks)
-    for weight_tile in weight_tiles(wide):
+    for weight_tile in weight_tiles(wide, layer.rows):
         call = partial(cuda.run_weight_gradient, dy, x, dw, weight_tile)
         yield "backward_weight", str(astuple(weight_tile)), time(call).median_us
 

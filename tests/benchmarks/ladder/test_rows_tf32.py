@@ -19,8 +19,8 @@ def test_timed_tiles_fit_and_the_chosen_one_comes_first(layer: Layer) -> None:
         assert first == cuda.row_tile(problem, layer.rows)
         assert first not in others and len(others) >= 2
         assert all(problem.fits(tile) for tile in others)
-        first, *others = rows_tf32.weight_tiles(problem)
-        assert first == cuda.weight_tile(problem) and first not in others
+        first, *others = rows_tf32.weight_tiles(problem, layer.rows)
+        assert first == cuda.weight_tile(problem, layer.rows) and first not in others
         assert all(problem.weight_bytes(tile) <= SHARED_MEMORY for tile in others)
 
 

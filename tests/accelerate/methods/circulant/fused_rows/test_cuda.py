@@ -177,7 +177,7 @@ def test_float32_rows_of_networks_on_the_gpu(sizes: tuple[int, int, int, int], s
 @pytest.mark.parametrize("block_size", cuda.BLOCK_SIZES)
 def test_without_signs_kernels_have_no_code_for_them(block_size: int) -> None:
     problem, signs = FusedRows(block_size, 3, 5, BF16), torch.ones(block_size, dtype=FP16)
-    tile, weight_tile = cuda.row_tile(problem, 4096), cuda.weight_tile(problem)
+    tile, weight_tile = cuda.row_tile(problem, 4096), cuda.weight_tile(problem, 4096)
     assert tile is not None
     for flipped in (False, True):
         of_rows = problem.row_macros(tile, RowSteps(bias=True), signs, flipped)
@@ -200,7 +200,7 @@ def test_tiles_fit_the_memory_and_divide_the_work(dtype: torch.dtype) -> None:
         if tile.shared_spectra:
             assert tile.chunk >= p
             assert tile.chunk // 8 * (problem.slots // 8) <= tile.num_warps
-        weight_tile = cuda.weight_tile(problem)
+        weight_tile = cuda.weight_tile(problem, rows)
         assert problem.weight_bytes(weight_tile) <= SHARED_MEMORY
         assert problem.slots % weight_tile.num_warps == 0
         assert tile.num_warps * tile.blocks_per_sm >= 8
@@ -224,3 +224,17 @@ def test_tiles_are_those_that_were_measured(
     k, p, q, rows = sizes
     assert cuda.row_tile(FusedRows(k, q, p, BF16), rows) == forward
     assert cuda.row_tile(FusedRows(k, p, q, BF16), rows) == backward
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "rows", "expected"),
+    [
+        (64, 16, 2048, WeightTile(16, 1, 4, 2)),
+        (64, 16, 4096, WeightTile(8, 2, 4, 2)),
+        (48, 12, 6304, WeightTile(16, 2, 3, 2)),
+    ],
+)
+def test_weight_tiles_of_float32_rows_are_those_that_were_measured(
+    p: int, q: int, rows: int, expected: WeightTile
+) -> None:
+    assert cuda.weight_tile(FusedRows(64, q, p, FP32), rows) == expected

@@ -30,6 +30,9 @@ BLOCK_SIZES = (16, 32, 64, 128)
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
+FEW_STEPS = 4
+"""Steps of 16 rows of a thread block of the weight gradient, up to which its partials are most of its work."""
+
 MAX_AMAX_PARTIALS = 128
 """Thread blocks that compute the amax of float32 weights."""
 
@@ -222,15 +225,19 @@ def _scaled_row_tile(problem: FusedRows, rows: int) -> RowTile | None:
     return next((tile for tile in candidates if problem.fits(tile)), None)
 
 
-def weight_tile(problem: FusedRows) -> WeightTile:
-    """The tile of the weight gradient, as measured on an H200; output blocks of ``problem`` are of the wider rows.
+def weight_tile(problem: FusedRows, rows: int) -> WeightTile:
+    """The tile of the weight gradient, as measured on an H200 and an H100; output blocks are of the wider rows.
 
-    Sixteen warps transform half as many blocks each where eight warps would not all have four.
+    Sixteen warps transform half as many blocks each where eight warps would not all have four. Of few float32 rows a
+    thread block takes half as many output blocks and twice as many rows: half as many partials are left to add.
     """
     k, in_quads = problem.block_size, -(-problem.in_blocks // 4)
     out_tiles, most = (1, 2) if k == 128 else (min(2, -(-problem.out_blocks // 8)), 4)
     in_tiles = -(-in_quads // -(-in_quads // most))
     if problem.scaled:  # 16 warps where the registers of a thread hold its sums beside folded rows
+        steps = rows * problem.weight_tiles(WeightTile(8, out_tiles, in_tiles)) / (16 * MULTIPROCESSORS)
+        if k == 64 and in_tiles == 4 and steps <= FEW_STEPS:
+            out_tiles = 1
         fit = k in (32, 64) and problem.slots // 16 * out_tiles * in_tiles * 4 < 64
         return WeightTile(16 if fit else 8, out_tiles, in_tiles, item_blocks=2)
     if 2 * out_tiles + in_tiles == 8:
@@ -428,7 +435,7 @@ def run_weight_gradient(
     if transposed:
         dy, x, p, q = x, dy, q, p
     problem = FusedRows(k, q, p, x.dtype)
-    tile = tile or weight_tile(problem)
+    tile = tile or weight_tile(problem, rows)
     tiles = problem.weight_tiles(tile)
     splits = splits or max(1, MULTIPROCESSORS // tiles)
     rows_per_block = max(1, -(-rows // (splits * 16))) * 16
