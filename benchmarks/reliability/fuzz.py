@@ -75,6 +75,7 @@ def _run(name: str, args: argparse.Namespace) -> dict[str, Any]:
             f"-max_len={LONGEST}",
             "-timeout=20",
         ]
+        args.keep.mkdir(parents=True, exist_ok=True)
         flags = " ".join([*limits, "-print_final_stats=1", f"-artifact_prefix={args.keep}/{name}-", corpus])
         words = [sys.executable, "-m", "benchmarks.reliability.fuzz", "--target", name, "--child", flags]
         began = time.monotonic()
