@@ -37,7 +37,7 @@ def target(make: Any = small) -> Target:
 
 
 def test_a_mode_without_cuda_is_refused_before_anything_is_stored(store: Store, data: str) -> None:
-    for mode in ("graph", "reduce-overhead"):
+    for mode in ("graph", "reduce-overhead", "compiled-graph"):
         with pytest.raises(UsageError, match=f"mode {mode}: CUDA graphs need a CUDA device, this is cpu; use eager"):
             pipeline.train(target(), data, Training(epochs=1), store, mode=mode)
     assert not store.runs()
@@ -111,6 +111,35 @@ def test_a_plan_trains_with_compressed_activations(store: Store, data: str) -> N
     assert "activations are compressed in eager mode only, not in mode compiled" in store.runs()[0].remarks
 
 
+def test_a_graph_of_compiled_code_captures_the_compiled_network(
+    store: Store, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured: list[tuple[nn.Module, Any]] = []
+
+    def graphed_step(model: nn.Module, loss: Any, optimizer: Any, **options: Any) -> Any:
+        captured.append((model, options))
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            found: Tensor = loss(model(x), y)
+            found.backward()
+            optimizer.step()
+            return found.detach()
+
+        return step
+
+    monkeypatch.setattr(updates, "refusal", lambda mode, device: None)
+    monkeypatch.setattr(updates, "graphed_step", graphed_step)
+    monkeypatch.setattr(updates, "compiled", lambda model, mode: nn.Sequential(model) if mode == "compiled" else None)
+    settings = Training(epochs=1, batch=20, clip_norm=1e9)
+    found = [pipeline.train(target(), data, settings, store, mode=mode) for mode in ("graph", "compiled-graph")]
+    (plain, _), (wrapped, options) = captured
+    assert isinstance(wrapped, nn.Sequential) and type(wrapped[0]) is type(plain) and len(wrapped) == 1
+    assert options["clip_norm"] == 1e9
+    assert all(map(torch.equal, *(model.state_dict().values() for model in found)))
+    assert [one.config["mode"] for one in store.runs()] in (["compiled-graph", "graph"], ["graph", "compiled-graph"])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -154,3 +183,18 @@ def test_what_cannot_be_captured_trains_in_eager_mode_with_the_reason(store: Sto
 
 def test_every_mode_has_updates() -> None:
     assert updates_in("eager", CPU, print) is run.eager_update
+
+
+@pytest.mark.gpu
+def test_updates_in_graphs_of_compiled_code_learn_what_eager_ones_do(store: Store, data: str) -> None:
+    def no_dropout() -> nn.Module:  # its random numbers are others in compiled code
+        return nn.Sequential(*(part for part in small() if not isinstance(part, nn.Dropout)))
+
+    settings = Training(epochs=2, batch=24)
+    found = [
+        pipeline.train(target(no_dropout), data, settings, store, mode=mode, device="cuda")
+        for mode in ("eager", "compiled-graph")
+    ]
+    for a, b in zip(*(model.state_dict().values() for model in found), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert not any("eager" in remark for one in store.runs() for remark in one.remarks)

@@ -21,7 +21,7 @@ from lamina.pipeline.updates import compressing, refusal, updates_in
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Epoch
 from lamina.spec import Method
-from lamina.spec.plan import Plan, PlanMode
+from lamina.spec.plan import Plan, TrainMode
 from lamina.spec.plan_file import plan_text
 from lamina.spec.training import Training
 from lamina.spec.whole_method import COMPRESSED, DENSE, FOLD, compresses, without
@@ -37,7 +37,7 @@ def train(
     *,
     impl: Method = Method(),  # noqa: B008  (frozen)
     plan: Plan | None = None,
-    mode: PlanMode | None = None,
+    mode: TrainMode | None = None,
     layout: Layout | None = None,
     device: str = "cpu",
     checkpoint: Path | None = None,
@@ -57,9 +57,10 @@ def train(
     method in a plan of `study`. The run's config names either, and its notes say which layers were replaced and why not
     the others.
 
-    ``mode`` is that of the updates: ``eager``, ``compiled`` and ``reduce-overhead`` by ``torch.compile``, or ``graph``,
-    each update as one CUDA graph. ``layout="nhwc"`` trains in channels-last. Both are the plan's by default; a plan's
-    mode that does not run here becomes eager mode, with a note. Evaluation is in eager mode.
+    ``mode`` is that of the updates: ``eager``, ``compiled`` and ``reduce-overhead`` by ``torch.compile``, ``graph``,
+    each update as one CUDA graph, or ``compiled-graph``, one of compiled code. ``layout="nhwc"`` trains in
+    channels-last. Both are the plan's by default; a plan's mode that does not run here becomes eager mode, with a note.
+    Evaluation is in eager mode.
 
     Raises:
         UsageError: the dataset does not match the network, ``impl`` supports none of its layers, or the mode does not

@@ -15,14 +15,14 @@ from lamina.accelerate.training.compressed_activations import saving
 from lamina.errors import CheckError, UnsupportedError, UsageError
 from lamina.pipeline.graphed import graphed_step
 from lamina.run.update import AUTOCAST
-from lamina.spec.plan import REPLAYED, PlanMode
+from lamina.spec.plan import REPLAYED, PlanMode, TrainMode
 
 
-def updates_in(mode: PlanMode, device: torch.device, note: Callable[[str], object]) -> run.Updates:
+def updates_in(mode: TrainMode, device: torch.device, note: Callable[[str], object]) -> run.Updates:
     """What makes updates in a mode.
 
-    ``graph`` replays each update as one CUDA graph (`lamina.graphed_step`). What cannot be captured runs in eager mode,
-    and ``note`` is told why.
+    ``graph`` replays each update as one CUDA graph (`lamina.graphed_step`), ``compiled-graph`` one of the compiled
+    network. What cannot be captured runs in eager mode, and ``note`` is told why.
 
     Raises:
         UsageError: the mode does not run here, with what to use.
@@ -34,6 +34,8 @@ def updates_in(mode: PlanMode, device: torch.device, note: Callable[[str], objec
             return run.eager_update
         case "graph":
             return lambda trained: _Graphed(trained, note)
+        case "compiled-graph":
+            return lambda trained: _Graphed(replace(trained, model=compiled(trained.model, "compiled")), note)
         case _:
             return lambda trained: run.eager_update(replace(trained, model=compiled(trained.model, mode)))
 
@@ -43,11 +45,12 @@ def compressing(updates: run.Updates) -> run.Updates:
     return lambda trained: updates(replace(trained, model=cast(nn.Module, saving(trained.model))))
 
 
-def refusal(mode: PlanMode, device: torch.device) -> str | None:
+def refusal(mode: TrainMode, device: torch.device) -> str | None:
     """Why a mode does not run here, or nothing."""
-    if mode in REPLAYED and device.type != "cuda":
+    replayed = mode in (*REPLAYED, "compiled-graph")
+    if replayed and device.type != "cuda":
         return f"CUDA graphs need a CUDA device, this is {device.type}"
-    if mode in REPLAYED and run.rank_and_world()[1] > 1:
+    if replayed and run.rank_and_world()[1] > 1:
         return "CUDA graphs need a single process"
     return None
 

@@ -17,6 +17,10 @@ COMPILED = ("compiled", "reduce-overhead")
 REPLAYED = ("graph", "reduce-overhead")
 """Modes that replay CUDA graphs."""
 
+TrainMode = PlanMode | Literal["compiled-graph"]
+"""How updates of a training run; ``compiled-graph`` is a CUDA graph of the network compiled by ``torch.compile``."""
+TRAIN_MODES: tuple[TrainMode, ...] = (*MODES, "compiled-graph")
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
