@@ -111,12 +111,16 @@ def _fuzz(name: str, flags: str) -> None:
         call = TARGETS[name].make()
     from lamina.errors import LaminaError
 
-    def one(data: bytes) -> None:
+    def seconds(data: bytes) -> float:
         began = time.process_time()
         with suppress(LaminaError):
             call(data)
-        if (seconds := time.process_time() - began) > LIMIT_S:
-            raise TooSlow(f"{seconds:.1f} s")
+        return time.process_time() - began
+
+    def one(data: bytes) -> None:
+        # Garbage of a million executions may be collected in any of them, so what is slow runs again.
+        if seconds(data) > LIMIT_S and (again := seconds(data)) > LIMIT_S:
+            raise TooSlow(f"{again:.1f} s")
 
     atheris.Setup([sys.argv[0], *flags.split()], one)
     atheris.Fuzz()
