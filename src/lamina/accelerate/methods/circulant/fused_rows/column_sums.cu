@@ -1,4 +1,4 @@
-// Sums over the 16 rows of an item, as gradients of biases are, in float32: a vector for each column.
+// Sums over the 16 rows of an item, as gradients of biases are: a float32 for each column.
 
 #if SCALED
 

@@ -2,7 +2,7 @@
 
 Rows are in the dtype of the product: 16-bit, or float32 where TF32 is allowed. Weights may be the float32 masters of
 autocast, whose gradient is then float32. ``signs (k)``, each 1 or -1, multiply the elements of each block of ``x``, in
-the kernels as they read rows. A ReLU of ``x``, or of the output, is computed there too.
+the kernels as they read rows. A ReLU of ``x``, or of the output, is computed there too, and the gradient of the bias.
 Saved for the backward pass are the rows, the weights, and the spectra of the weights for the input gradient.
 Double backward uses the differentiable operators of `ops` and `spectral.ops`.
 """
