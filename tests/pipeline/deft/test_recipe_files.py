@@ -98,6 +98,20 @@ def test_a_described_network_needs_nothing_else(tmp_path: Path) -> None:
     assert torch.equal(lamina.load(tmp_path)(x), model(x))
 
 
+@pytest.mark.parametrize("replaced", ["", "0", "2", "02"])
+def test_a_layer_under_two_names_may_be_replaced_under_one(tmp_path: Path, replaced: str) -> None:
+    shared, x = nn.Linear(16, 16), torch.randn(3, 16)
+    dense = nn.Sequential(shared, nn.ReLU(), shared, nn.Linear(16, 4)).eval()
+    model = copy.deepcopy(dense)
+    pruned, _ = convert(copy.deepcopy(shared), Eliminated(keep=0.5))
+    for name in replaced:
+        model[int(name)] = pruned
+    save(tmp_path, model, dense, Origin("mine", None, None), "fp32", {})
+    loaded: Any = lamina.load(tmp_path, copy.deepcopy(dense))
+    assert torch.equal(loaded(x), model(x))  # a layer that is new under both names is one for each then
+    assert [type(loaded[i]) is nn.Linear for i in (0, 2)] == [name not in replaced for name in "02"]
+
+
 def test_relus_that_layers_compute_need_no_recipe(tmp_path: Path) -> None:
     dense = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
     model, _ = lamina.convert(copy.deepcopy(dense), lamina.Circulant(4), lambda name, _: name != "3")

@@ -74,14 +74,20 @@ Methods = Mapping[str, tuple[str, tuple[str, ...]]]
 def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxyType({})) -> dict[str, LayerRecipe]:
     """The layers of ``model`` that differ from those of ``dense``, by name; ``methods`` made some of them.
 
+    A layer under several names has a recipe for each, since one of them alone may have been replaced.
+
     Raises:
         UsageError: recipes do not support the type of a layer.
     """
-    before = dict(dense.named_modules())
+    before = dict(dense.named_modules(remove_duplicate=False))
     found: dict[str, LayerRecipe] = {}
+    first: dict[int, str] = {}
     merged = {other for _, others in methods.values() for other in others}
     inner: tuple[str, ...] = ()
-    for name, module in model.named_modules():
+    for name, module in model.named_modules(remove_duplicate=False):
+        if (known := first.setdefault(id(module), name)) != name:
+            found |= {name: found[known]} if known in found else {}
+            continue
         if name in merged or (inner and name.startswith(inner)) or isinstance(module, FusedReLU):
             continue
         if name in methods and _by_configuration(methods[name][0]):
@@ -149,7 +155,7 @@ def rebuild(model: nn.Module, layers: Mapping[str, LayerRecipe], tensors: Mappin
     Raises:
         UsageError: the network has no such layer, or a recipe cannot be built.
     """
-    known = dict(model.named_modules())
+    known = dict(model.named_modules(remove_duplicate=False))
     for name, recipe in layers.items():
         if not name or name not in known:
             raise UsageError(
