@@ -53,8 +53,8 @@ from lamina.accelerate.select import Compiler, compiled
 from lamina.accelerate.select.step import plain_loss
 from lamina.pipeline.convert import selector, timer
 from lamina.pipeline.study.ahead import AHEAD
-from lamina.record import MODES, Conversion, Mode, Timing
-from lamina.spec.plan import COMPILED
+from lamina.record import Conversion, Mode, Timing
+from lamina.spec.plan import COMPILED, TRAIN_MODES
 
 FEW_CHANNELS = "dense:space_to_depth"
 """For first layers, which circulant weights cannot replace."""
@@ -74,7 +74,6 @@ LABELS = {
 
 COMPILED_GRAPH = "compiled-graph"
 """A graph of the compiled network, whose layers are selected as for a graph."""
-STEP_MODES = (*MODES, COMPILED_GRAPH)
 GRAPHS = ("graph", COMPILED_GRAPH)
 
 ROUNDS = 9
@@ -328,7 +327,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.whole_steps", description=__doc__.split("\n")[0])
     parser.add_argument("--networks", default=",".join(network.name for network in ALL))
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
-    parser.add_argument("--modes", default=",".join(STEP_MODES))
+    parser.add_argument("--modes", default=",".join(TRAIN_MODES))
     parser.add_argument("--methods", default="circulant", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--processes", type=int, default=1, help="networks at the same time; they take turns to time")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which no cell is started")

@@ -13,21 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks import results
-from benchmarks.circulant_layers import REPEAT
 from benchmarks.gpus import Rows, shown
 from benchmarks.ladder.rows import Layer
-from benchmarks.ladder.rungs import beside_predictions
-from lamina import measure, run
+from benchmarks.ladder.rungs import Time, beside_predictions, cold_graphs
+from lamina import run
 from lamina.accelerate.common.channel_sums.ops import run_channel_sums
 from lamina.accelerate.methods.circulant.fused_rows import ops
-from lamina.record import Timing
 from lamina.run import precision_mode
 
 LAYERS = (
@@ -39,7 +36,6 @@ LAYERS = (
     Layer("gpt2 up", 8192, 768, 3072),
 )
 PRECISIONS = ("tf32", "bf16")
-Time = Callable[[Callable[[], object]], Timing]
 
 
 def measured(layer: Layer, time: Time, copy_gbs: float, device: torch.device) -> Iterator[dict[str, Any]]:
@@ -51,10 +47,9 @@ def measured(layer: Layer, time: Time, copy_gbs: float, device: torch.device) ->
     _, spectra = ops.linear(x, weight, None, None, False, False)
 
     def backward(bias: torch.dtype | None) -> Tensor:
-        shape = [p, q, k]
-        _, _, db = ops.linear_backward(dy, x, spectra, None, shape, weight.dtype, True, True, False, bias)
-        found: Tensor = db
-        return found
+        db: Tensor
+        _, _, db = ops.linear_backward(dy, x, spectra, None, [p, q, k], weight.dtype, True, True, False, bias)
+        return db
 
     def after(sums: Callable[[], Tensor]) -> Tensor:
         found = sums()
@@ -84,11 +79,8 @@ def measured(layer: Layer, time: Time, copy_gbs: float, device: torch.device) ->
 def main() -> None:
     asked = results.arguments("ladder.bias_gradient")
     device = torch.device("cuda")
-    clock = measure.GraphClock(device)
     rows: Rows = []
-    with torch.cuda.stream(clock.stream):
-        copy_gbs = measure.measure_roofs(device).copy_gbs
-        time: Time = partial(clock.time, l2="cold", repeat=REPEAT)
+    with cold_graphs(device) as (time, copy_gbs):
         for precision in PRECISIONS:
             with precision_mode(precision):
                 for layer in LAYERS:

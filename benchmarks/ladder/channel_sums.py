@@ -12,20 +12,17 @@ Run: python -m benchmarks.ladder.channel_sums
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks import results
-from benchmarks.circulant_layers import REPEAT
 from benchmarks.gpus import Rows, shown
-from benchmarks.ladder.rungs import Changes, beside_predictions, changed
-from lamina import measure, run
+from benchmarks.ladder.rungs import Changes, Time, beside_predictions, changed, cold_graphs
+from lamina import run
 from lamina.accelerate.common.channel_sums import ops
 from lamina.accelerate.common.tiling import MULTIPROCESSORS
-from lamina.record import Timing
 
 LAYERS = {
     "alexnet conv1": (128, 64, 55 * 55),
@@ -38,7 +35,6 @@ LAYERS = {
 }
 """Images or rows, channels and pixels of output gradients."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-Time = Callable[[Callable[[], object]], Timing]
 
 
 RUNGS: dict[str, Changes] = {
@@ -71,11 +67,8 @@ def measured(name: str, precision: str, time: Time, copy_gbs: float, device: tor
 def main() -> None:
     asked = results.arguments("ladder.channel_sums")
     device = torch.device("cuda")
-    clock = measure.GraphClock(device)
     rows: Rows = []
-    with torch.cuda.stream(clock.stream):
-        copy_gbs = measure.measure_roofs(device).copy_gbs
-        time: Time = partial(clock.time, l2="cold", repeat=REPEAT)
+    with cold_graphs(device) as (time, copy_gbs):
         for name in LAYERS:
             for precision in DTYPES:
                 found = measured(name, precision, time, copy_gbs, device)

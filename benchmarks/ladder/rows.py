@@ -21,13 +21,11 @@ import torch
 from torch import Tensor
 
 from benchmarks import results
-from benchmarks.circulant_layers import REPEAT
 from benchmarks.gpus import Rows, on_every_gpu, shown
-from benchmarks.ladder.rungs import beside_predictions
-from lamina import measure, run
+from benchmarks.ladder.rungs import Time, beside_predictions, cold_graphs
+from lamina import run
 from lamina.accelerate.methods.circulant import functional, reference
 from lamina.accelerate.methods.circulant.config import Impl
-from lamina.record import Timing
 
 RUNGS: tuple[Impl, ...] = ("kernel", "fused_rows")
 PHASES = ("forward", "backward_data", "backward_weight", "step")
@@ -107,7 +105,7 @@ def definition(x: Tensor, weight: Tensor, dy: Tensor) -> dict[str, list[Tensor]]
 
 
 def measured(
-    layer: Layer, time: Callable[[Callable[[], object]], Timing], copy_gbs: float, device: torch.device
+    layer: Layer, time: Time, copy_gbs: float, device: torch.device
 ) -> Iterator[dict[str, Any]]:
     """A row for dense and each rung, in each phase."""
     torch.manual_seed(0)
@@ -135,10 +133,8 @@ def measured(
 def shown_while_measured(layer: Layer) -> Rows:
     """The rows of a layer, printed as they are measured."""
     device = torch.device("cuda")
-    clock = measure.GraphClock(device)
-    with torch.cuda.stream(clock.stream):
-        copy_gbs = measure.measure_roofs(device).copy_gbs
-        rows = measured(layer, partial(clock.time, l2="cold", repeat=REPEAT), copy_gbs, device)
+    with cold_graphs(device) as (time, copy_gbs):
+        rows = measured(layer, time, copy_gbs, device)
         return shown(rows, ("layer", "phase", "impl", "median_us", "rel_error"))
 
 

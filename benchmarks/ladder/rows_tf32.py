@@ -8,7 +8,7 @@ Run: python -m benchmarks.ladder.rows_tf32
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from functools import partial
@@ -18,17 +18,15 @@ import torch
 from benchmarks import results
 from benchmarks.gpus import Rows, shown
 from benchmarks.ladder.rows import Layer, circulant, measured
-from benchmarks.ladder.rungs import beside_predictions
+from benchmarks.ladder.rungs import Time, beside_predictions, cold_graphs
 from lamina import measure
 from lamina.accelerate.methods.circulant.fused_rows import cuda
 from lamina.accelerate.methods.circulant.fused_rows.cuda import FusedRows, RowSteps, RowTile, WeightTile
 from lamina.accelerate.runtime.compile_ahead import compile_ahead
 from lamina.accelerate.runtime.nvrtc import compiled, definitions
-from lamina.record import Timing
 from lamina.run import precision_mode
 
 Layers = tuple[Layer, ...]
-Time = Callable[[Callable[[], object]], Timing]
 
 LAYERS: Layers = (
     Layer("mlp up", 2048, 1024, 4096, precision="tf32"),
@@ -127,12 +125,9 @@ def tile_times(layer: Layer, time: Time, device: torch.device) -> Iterator[tuple
 
 def main() -> None:
     asked, device = results.arguments("ladder.rows_tf32"), torch.device("cuda")
-    clock = measure.GraphClock(device)
-    time = partial(clock.time, l2="cold", repeat=REPEAT)
     rows: Rows = []
     summary: dict[str, dict[str, float]] = {}
-    with precision_mode("tf32"), torch.cuda.stream(clock.stream):
-        copy_gbs = measure.measure_roofs(device).copy_gbs
+    with precision_mode("tf32"), cold_graphs(device) as (time, copy_gbs):
         with compile_ahead():
             for layer in LAYERS:
                 x, dy = (torch.zeros(layer.rows, width, device=device) for width in (layer.inputs, layer.outputs))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import torch
+
+from benchmarks.circulant_layers import REPEAT
+from lamina import measure
 from lamina.accelerate.runtime import launch_cache
+from lamina.record import Timing
+
+Time = Callable[[Callable[[], object]], Timing]
 
 Changes = tuple[tuple[Any, Mapping[str, Any]], ...]
 """Modules, and the attributes that are replaced in them."""
@@ -22,6 +30,14 @@ def changed(changes: Changes) -> Iterator[None]:
         stack.callback(launch_cache.clear)
         launch_cache.clear()
         yield
+
+
+@contextmanager
+def cold_graphs(device: torch.device) -> Iterator[tuple[Time, float]]:
+    """What times calls in CUDA graphs with operands that are not in L2, and the bandwidth of copies in GB/s."""
+    clock = measure.GraphClock(device)
+    with torch.cuda.stream(clock.stream):
+        yield partial(clock.time, l2="cold", repeat=REPEAT), measure.measure_roofs(device).copy_gbs
 
 
 def beside_predictions(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, dict[str, float]]:

@@ -59,6 +59,12 @@ def within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         hold(monkeypatch)
 
 
+@pytest.fixture
+def own_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled binaries are kept in a folder of the test's own."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+
+
 @pytest.fixture(scope="session")
 def extension_module() -> Any:
     """The C++ extension that replays launch plans; without a GPU it is in use by `native` alone."""

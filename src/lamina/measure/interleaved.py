@@ -47,9 +47,9 @@ def interleaved(
 
     A round's time is the median of its samples; the Timing's quartiles are over rounds. Every other round goes in the
     opposite order. Where the samples of a callable would last less than ``least_us``, there are more, `MANY` at most:
-    what disturbs a machine for a while is then a part of each round. No round begins after ``limit_s`` seconds, but
-    there are at least three if so many were asked for; where three would take longer, all but the first have fewer
-    samples.
+    what disturbs a machine for a while is then a part of each round. No round begins after ``limit_s`` seconds of
+    rounds, but there are at least three if so many were asked for; where three would take longer, all but the first
+    have fewer samples.
 
     Raises:
         UsageError: less than one round or sample.

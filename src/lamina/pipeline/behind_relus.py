@@ -35,6 +35,8 @@ def read_relus(
         where: as `fuse_relus` takes it.
     """
     fused = {layer.layer: name for layer in record.replaced if (name := _fused(layer)) is not None}
+    if not fused:  # most models, which need not be traced
+        return model, record
     behind = {reader[0] for _, _, reader in beside_relus(model, where) if reader is not None}
     paths = [path for path in fused if path in behind]
     if not paths:

@@ -47,10 +47,9 @@ def compressing(updates: run.Updates) -> run.Updates:
 
 def refusal(mode: TrainMode, device: torch.device) -> str | None:
     """Why a mode does not run here, or nothing."""
-    replayed = mode in (*REPLAYED, "compiled-graph")
-    if replayed and device.type != "cuda":
+    if mode in REPLAYED and device.type != "cuda":
         return f"CUDA graphs need a CUDA device, this is {device.type}"
-    if replayed and run.rank_and_world()[1] > 1:
+    if mode in REPLAYED and run.rank_and_world()[1] > 1:
         return "CUDA graphs need a single process"
     return None
 

@@ -14,11 +14,11 @@ PlanMode = Literal["eager", "compiled", "reduce-overhead", "graph"]
 MODES: tuple[PlanMode, ...] = get_args(PlanMode)
 COMPILED = ("compiled", "reduce-overhead")
 """Modes by ``torch.compile``, which fuses what it can."""
-REPLAYED = ("graph", "reduce-overhead")
+REPLAYED = ("graph", "reduce-overhead", "compiled-graph")
 """Modes that replay CUDA graphs."""
 
 TrainMode = PlanMode | Literal["compiled-graph"]
-"""How updates of a training run; ``compiled-graph`` is a CUDA graph of the network compiled by ``torch.compile``."""
+"""How updates run, of a training or a benchmark; ``compiled-graph`` is a CUDA graph of the compiled network."""
 TRAIN_MODES: tuple[TrainMode, ...] = (*MODES, "compiled-graph")
 
 

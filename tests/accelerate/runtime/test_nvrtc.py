@@ -26,9 +26,8 @@ X = torch.zeros(4, 4)
 
 
 @pytest.fixture(autouse=True)
-def binary_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def binary_cache(own_binaries: None) -> Iterator[None]:
     """Binaries are cached in a folder of the test's own."""
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     compiled.cache_clear()
     yield
     compiled.cache_clear()

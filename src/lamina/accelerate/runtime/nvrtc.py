@@ -247,7 +247,7 @@ def _nvrtc() -> ctypes.CDLL:
 
 
 def _in_packages() -> list[str]:
-    """The libraries of ``nvidia-cuda-nvrtc``, by which tests compile where PyTorch has no CUDA."""
+    """The libraries of ``nvidia-cuda-nvrtc``, which compile where PyTorch has no CUDA."""
     try:
         spec = find_spec("nvidia.cu13")
     except ModuleNotFoundError:

@@ -86,7 +86,8 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
     inner: tuple[str, ...] = ()
     for name, module in model.named_modules(remove_duplicate=False):
         if (known := first.setdefault(id(module), name)) != name:
-            found |= {name: found[known]} if known in found else {}
+            if known in found:
+                found[name] = found[known]
             continue
         if name in merged or (inner and name.startswith(inner)) or isinstance(module, FusedReLU):
             continue

@@ -62,8 +62,7 @@ def test_a_rung_is_as_accurate_as_plain_torch(rung: rungs.Rung, sizes: tuple[int
 
 
 @compiling.needs_nvrtc
-def test_sources_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+def test_sources_compile_for_a_hopper_gpu(own_binaries: None) -> None:
     for kernel in rungs.kernels().values():
         assert isinstance(kernel, Kernel) and compiled(kernel.source, "sm_90", kernel.options)
 

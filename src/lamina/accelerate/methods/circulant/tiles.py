@@ -120,7 +120,7 @@ def transform_tile(
     if features and itemsizes == (2, 2):
         size, num_warps = 128, 8
         if inverse:
-            num_warps = 2 if block_size <= 64 else 4  # in two warps the sums of larger blocks spill: 36 KB a thread
+            num_warps = 2 if block_size <= 64 else 4  # the sums of larger blocks do not fit the registers of two
     elif features and itemsizes == (4, 4):
         size = 64
     while size > 16 and rows * blocks < size * MIN_PROGRAMS:

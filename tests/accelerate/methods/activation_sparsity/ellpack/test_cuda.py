@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,8 +52,9 @@ def same(ours: EllpackDib, dense: Tensor) -> None:
 
 @compiling.needs_nvrtc
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_sources_compile_for_a_hopper_gpu(dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+def test_sources_compile_for_a_hopper_gpu(
+    dtype: torch.dtype, own_binaries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (
         ("kernel_class", compiling.ForHopper), ("convert_tile", CONVERT_TILE), ("product_tile", PRODUCT_TILE)
     ):  # fmt: skip

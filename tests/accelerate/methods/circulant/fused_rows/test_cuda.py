@@ -1,7 +1,6 @@
 """The CUDA sources, on the GPU or as C++ on the CPU with one warp per block, against a product in float64."""
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,9 +134,8 @@ def test_relu_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
 @pytest.mark.parametrize("k", cuda.BLOCK_SIZES)
 def test_sources_compile_for_a_hopper_gpu(
-    k: int, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    k: int, dtype: torch.dtype, own_binaries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     monkeypatch.setattr(cuda, "kernel_class", compiling.ForHopper)
     for p, q, signs in ((768 // k, 3072 // k, None), (3072 // k, 768 // k, torch.ones(k))):
         x, dy, weight, bias = (torch.empty(shape) for shape in ((8192, q * k), (8192, p * k), (p, q, k), (p * k,)))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,10 +182,7 @@ def test_unsupported_problems_are_left_to_the_triton_kernels(monkeypatch: pytest
 
 @compiling.needs_nvrtc
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_sources_compile_for_gpus_with_asynchronous_copies(
-    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+def test_sources_compile_for_gpus_with_asynchronous_copies(architecture: str, own_binaries: None) -> None:
     for window, p, q, dtype, terms in CASES.values():
         for name in ("spectral_matmul", "weight_gradient"):
             launch = halo._launch_for(Kernel, name, SHARED_MEMORY, dtype, 32, window, q, p, terms, False)
