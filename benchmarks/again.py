@@ -1,9 +1,11 @@
-"""Measures again, from today's commit, what this machine's device measured before: the command of each results file.
+"""Measures again, from today's commit, what a device measured before: the command of each results file.
 
-Each command runs in a process of its own, the shortest first. What was finished from today's commit is left out, so a
-run that was stopped goes on. ``--list`` names the commands and how long each took.
+Each command runs in a process of its own, the shortest first; with several GPUs, one on each at the same time. What was
+finished from today's commit is left out, so a run that was stopped goes on. ``--list`` names the commands and how long
+each took.
 
-Run: python -m benchmarks.again [--only whole_steps,ladder] [--limit 1700] [--data FOLDER] [--output FOLDER] [--list]
+Run: python -m benchmarks.again [--of nvidia-h200] [--only whole_steps,ladder] [--limit 1700] [--each 300]
+     [--data FOLDER] [--output FOLDER] [--list]
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
 
 import torch
 
@@ -60,8 +65,8 @@ def wanted(folder: Path, output: Path, chip: str, commit: str, only: tuple[str, 
     return sorted(chosen, key=lambda one: (one.seconds, one.rows))
 
 
-def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: float) -> str:
-    """Run a command, and tell what became of it."""
+def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: float, gpu: int | None = None) -> str:
+    """Run a command, on one GPU of several, and tell what became of it."""
     words = shlex.split(one.command)[1:]
     if DATA in words and data is None:
         return f"left out: it needs --data {DATA}"
@@ -70,7 +75,8 @@ def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: fl
     with (output / LOG).open("a", encoding="utf-8") as log:
         print(f"\n{one.command}", file=log, flush=True)
         command = [sys.executable, *words, "--output", str(output)]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        seen = results.environment_with(**({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}))
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=seen)
         try:
             code = process.wait(None if limit_s == inf else limit_s)
         except subprocess.TimeoutExpired:
@@ -86,32 +92,65 @@ def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: fl
     return "measured"
 
 
+def run_all(
+    todo: list[Recorded], data: Path | None, output: Path, commit: str, limit_s: float, each_s: float, gpus: int
+) -> None:
+    """Run commands, one on each GPU at a time, and print what became of each; none starts after the time limit."""
+    watch, idle = measure.Stopwatch(), SimpleQueue[int]()
+    for gpu in range(gpus):
+        idle.put(gpu)
+    left, lock = [], Lock()
+
+    def one_of_all(index: int, one: Recorded) -> None:
+        begun = watch.seconds
+        if begun >= limit_s:
+            left.append(one)
+            return
+        here = f"{index} of {len(todo)}: {one.command}"
+        with lock:
+            print(f"{here} (before: {took(one)}) ...", flush=True)
+        gpu = idle.get() if gpus > 1 else None
+        try:
+            told = run(one, data, output, commit, min(each_s, limit_s - begun), gpu)
+        finally:
+            if gpu is not None:
+                idle.put(gpu)
+        with lock:
+            print(f"{here}: {told}, {watch.seconds - begun:.0f} s", flush=True)
+
+    with ThreadPoolExecutor(max(1, gpus)) as threads:
+        for ended in [threads.submit(one_of_all, index, one) for index, one in enumerate(todo, 1)]:
+            ended.result()
+    if left:
+        print(f"the time limit is over: {len(left)} of {len(todo)} commands are left")
+
+
+def took(one: Recorded) -> str:
+    """How long a command took, in words."""
+    return "unknown" if one.seconds == inf else f"{one.seconds:.0f} s"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.again", description=__doc__.split("\n")[0])
+    parser.add_argument("--of", help="the device in the names of results files, such as nvidia-h200; default this one")
     parser.add_argument("--only", default="", help="beginnings of claims, between commas; default all")
     parser.add_argument("--limit", type=float, default=inf, help="seconds for everything")
+    parser.add_argument("--each", type=float, default=inf, help="seconds for each command")
     parser.add_argument("--data", type=Path, help="folder of data sets, for commands that need one")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     parser.add_argument("--list", action="store_true", help="name the commands, and run none")
     asked = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    chip = results.chip(measure.environment(device).device)
+    gpus = torch.cuda.device_count()
+    chip = asked.of or results.chip(measure.environment("cuda" if gpus else "cpu").device)
     only = tuple(asked.only.split(",")) if asked.only else ()
-    watch, commit = measure.Stopwatch(), source.commit()
+    commit = source.commit()
     todo = wanted(results.FOLDER, asked.output, chip, commit, only)
-    for index, one in enumerate(todo):
-        took = "unknown" if one.seconds == inf else f"{one.seconds:.0f} s"
-        if asked.list:
-            print(f"{one.command} ({took}, {one.rows} rows)")
-        elif watch.seconds >= asked.limit:
-            print(f"the time limit is over: {len(todo) - index} of {len(todo)} commands are left")
-            break
-        else:
-            print(f"{index + 1} of {len(todo)}: {one.command} (before: {took}) ...", flush=True)
-            begun = watch.seconds
-            told = run(one, asked.data, asked.output, commit, asked.limit - begun)
-            print(f"    {told}, {watch.seconds - begun:.0f} s", flush=True)
-    if not todo:
+    if asked.list:
+        for one in todo:
+            print(f"{one.command} ({took(one)}, {one.rows} rows)")
+    elif todo:
+        run_all(todo, asked.data, asked.output, commit, asked.limit, asked.each, gpus)
+    else:
         print(f"every command of {chip} was measured from this commit")
 
 

@@ -45,5 +45,20 @@ def test_the_longest_name_decides() -> None:
 
 
 def test_the_page_lists_every_file() -> None:
-    age = TOOL["Age"]("one.json", "c0ffee0" * 5, "2026-01-02", 3)
-    assert "| one.json | 2026-01-02 | `c0ffee0c0ffe` | 3 |" in TOOL["page"]([age])
+    age = TOOL["Age"]("one.json", "c0ffee0" * 5, "2026-01-02", ("a.py", "b.py"))
+    assert "| one.json | 2026-01-02 | `c0ffee0c0ffe` | 2 |" in TOOL["page"]([age])
+
+
+def test_texts_make_no_result_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    python = '"""Module."""\ndef f(a):\n    """Text."""\n    return a  # why\n'
+    cuda = "// Adds.\nint f(int a) {\n  return a + 1;  /* why\n*/ }\n"
+    blobs = {
+        "1": python, "2": python.replace("Text.", "Other.").replace("  # why", "\n"), "3": python.replace("a", "b"),
+        "4": cuda, "5": cuda.replace("Adds", "Sums").replace(" {\n  ", "\n{"), "6": cuda.replace("1", "2"),
+    }  # fmt: skip
+    monkeypatch.setitem(TOOL["code"].__wrapped__.__globals__, "git", lambda *words: blobs[words[-1]])
+    code = TOOL["code"]
+    assert code("1", "a.py") == code("2", "a.py") != code("3", "a.py")
+    assert code("4", "a.cu") == code("5", "a.cu") != code("6", "a.cu")
+    assert code("1", "a.npz") != code("2", "a.npz"), "data has no texts"
+    assert code("0" * 40, "a.py") != code("1", "a.py"), "one of them does not exist"

@@ -1,4 +1,6 @@
-"""The age of results: how many commits changed the code that each file measures since it was measured.
+"""The age of results: how many files of the code that each results file measures have changed since.
+
+Comments, docstrings and the layout of lines are not code: a change of them makes no result old.
 
 Run: python tools/results_age.py            one line for each file that is not of today's code
      python tools/results_age.py --page F   writes them as a page
@@ -7,15 +9,19 @@ Run: python tools/results_age.py            one line for each file that is not o
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
+CUDA = (".cu", ".cpp")
 METHODS, KERNELS = "accelerate/methods", ("accelerate/common", "accelerate/runtime")
 CIRCULANT = (f"{METHODS}/circulant", "accelerate/papers/circulant_ladder", *KERNELS)
 SPARSE = (f"{METHODS}/activation_sparsity", "accelerate/training/sparsity_monitor", *KERNELS)
@@ -67,8 +73,8 @@ class Age:
     file: str
     commit: str
     date: str
-    newer: int
-    """Commits that changed the measured code since."""
+    changed: tuple[str, ...]
+    """Files of the measured code that differ in more than texts from those that were measured."""
 
 
 def measured(name: str) -> tuple[str, ...]:
@@ -89,9 +95,40 @@ def ages() -> list[Age]:
     for path in sorted(RESULTS.glob("*.json")):
         told = json.loads(path.read_text(encoding="utf-8"))["provenance"]
         commit = told["commit"].partition("+")[0]
-        newer = git("rev-list", "--count", f"{commit}..HEAD", "--", *measured(path.name))
-        found.append(Age(path.name, told["commit"], told["date"][:10], int(newer)))
-    return sorted(found, key=lambda one: (-one.newer, one.file))
+        found.append(Age(path.name, told["commit"], told["date"][:10], changed(commit, measured(path.name))))
+    return sorted(found, key=lambda one: (-len(one.changed), one.file))
+
+
+@cache
+def changed(commit: str, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """The files under paths whose code differs between a commit and HEAD."""
+    found = []
+    for line in git("diff", "--raw", "--abbrev=40", "--no-renames", commit, "HEAD", "--", *paths).splitlines():
+        about, path = line.split("\t")
+        _, _, before, after, _ = about.split()
+        if code(before, path) != code(after, path):
+            found.append(path)
+    return tuple(found)
+
+
+@cache
+def code(blob: str, path: str) -> str:
+    """The code of a version of a file, without its texts; its name in git for data."""
+    if not int(blob, 16) or not path.endswith((".py", *CUDA)):
+        return blob
+    text = git("cat-file", "blob", blob)
+    if path.endswith(CUDA):
+        return "".join(re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL).split())
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if hasattr(node, "body") and isinstance(node.body, list):
+            node.body = [one for one in node.body if not is_text(one)]
+    return ast.dump(tree)
+
+
+def is_text(node: ast.AST) -> bool:
+    """Whether a statement is a string by itself, as docstrings are."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def git(*words: str) -> str:
@@ -102,10 +139,10 @@ def page(found: list[Age]) -> str:
     """The ages as a page."""
     lines = [
         "# Age of the results", "",
-        "Commits that have changed the measured code since a results file was made, renames and texts included.",
-        "`python -m benchmarks.again` measures what is old again, from one commit.", "",
-        "| Results file | Date | Commit | Newer commits |", "|---|---|---|--:|",
-        *(f"| {one.file} | {one.date} | `{one.commit[:12]}` | {one.newer} |" for one in found),
+        "Files of the measured code that have changed since a results file was made, in more than comments and",
+        "docstrings. `python -m benchmarks.again` measures what is old again, from one commit.", "",
+        "| Results file | Date | Commit | Changed files |", "|---|---|---|--:|",
+        *(f"| {one.file} | {one.date} | `{one.commit[:12]}` | {len(one.changed)} |" for one in found),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -118,9 +155,10 @@ def main() -> None:
     if asked.page:
         asked.page.write_text(page(found), encoding="utf-8")
         return
-    old = [one for one in found if one.newer]
+    old = [one for one in found if one.changed]
     for one in old:
-        print(f"{one.file}: {one.newer} commits have changed the measured code since {one.commit[:12]}")
+        first, *others = one.changed
+        print(f"{one.file}: since {one.commit[:12]}, {first}" + f" and {len(others)} more" * bool(others))
     print(f"{len(old)} of {len(found)} results files are older than the code that they measure")
 
 

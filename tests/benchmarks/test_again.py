@@ -64,7 +64,7 @@ def test_each_command_runs_and_what_fails_is_told(
     monkeypatch.setattr(sys, "argv", ["again", "--output", str(output), "--data", "d", "--only", "small,known"])
     again.main()
     said = capsys.readouterr().out
-    assert f"1 of 2: python {script} --data FOLDER (before: 40 s)" in said and "    measured, " in said
+    assert f"1 of 2: python {script} --data FOLDER (before: 40 s)" in said and "--data FOLDER: measured, " in said
     assert "failed with exit code 3: see again.log" in said
     logged = (output / "again.log").read_text(encoding="utf-8")
     assert (output / again.DONE).read_text(encoding="utf-8") == f"{NEW} python {script} --data FOLDER\n"
@@ -83,6 +83,27 @@ def test_what_takes_too_long_is_stopped_with_its_processes(tmp_path: Path) -> No
     assert not (tmp_path / again.DONE).exists()
     with lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # which the child held until its end
+
+
+def test_each_gpu_has_one_command_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "work.py"
+    script.write_text(
+        "import os, sys, pathlib; here = pathlib.Path(sys.argv[1], os.environ['CUDA_VISIBLE_DEVICES'])\n"
+        "here.touch(exist_ok=False); here.unlink(); print('on', here.name)",
+        encoding="utf-8",
+    )  # fails where another runs on its GPU
+    todo = [replace(RECORDED, command=f"python {script} {tmp_path} {i}") for i in range(6)]
+    again.run_all(todo, None, tmp_path, NEW, inf, inf, 2)
+    assert capsys.readouterr().out.count(": measured, ") == 6
+    assert set((tmp_path / again.LOG).read_text(encoding="utf-8").splitlines()) >= {"on 0", "on 1"}
+
+
+def test_what_another_device_measured_is_measured_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["again", "--of", "other", "--list"])
+    again.main()
+    assert capsys.readouterr().out == "python -m elsewhere (unknown, 1 rows)\n"
 
 
 def test_nothing_starts_after_the_time_limit(

@@ -17,6 +17,23 @@ class Library:
     """A fake driver that keeps the arguments of its calls."""
 
     code = 0
+    context: int | None = None
+
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        context._obj.value = self.context
+        return 0
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:
+        device._obj.value = 10 + index
+        return self.code
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        context._obj.value = 100 + device.value
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        self.context = context.value
+        return 0
 
     def cuModuleLoadData(self, module: Any, binary: bytes) -> int:
         module._obj.value, self.binary = 5, binary
@@ -70,6 +87,16 @@ def test_a_function_is_loaded_by_its_name(library: Library) -> None:
     assert (function.value, library.binary, library.name) == (7, b"cubin", b"scale")
     driver.allow_shared_memory(function, 65536)
     assert library.attribute_set == (7, 8, 65536)  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+def test_a_thread_without_a_context_gets_that_of_its_device(library: Library) -> None:
+    driver.enter_context(3)
+    assert library.context == 113
+    driver.enter_context(4)
+    assert library.context == 113, "it has one"
+    library.context, library.code = None, 999
+    with pytest.raises(RuntimeError, match="CUDA error: 999"):
+        driver.enter_context(3)
 
 
 @pytest.mark.parametrize(("code", "message"), [(1, "CUDA error: invalid argument"), (999, "CUDA error: 999")])

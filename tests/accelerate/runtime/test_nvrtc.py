@@ -1,6 +1,7 @@
 """CUDA sources compiled at run time: refused launches, compiler errors and, on a GPU, results."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
@@ -78,6 +79,9 @@ def test_without_nvrtc_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class Driver:
     """A fake driver that records its calls and refuses more than 512 threads."""
+
+    def enter_context(self, index: int) -> None:
+        self.context = index
 
     def __init__(self) -> None:
         self.calls: list[object] = []
@@ -178,6 +182,19 @@ def test_a_kernel_computes(shared: int) -> None:
     kernel = Kernel(SCALE, "scale", macros={"OFFSET": 2})
     kernel.launch((8,), (128,), [x, out, len(x), 0.5], shared)
     torch.testing.assert_close(out, 2 + 0.5 * x)
+
+
+@pytest.mark.gpu
+def test_a_new_thread_launches_before_it_calls_the_runtime() -> None:
+    x = torch.randn(128, device="cuda")
+    out = torch.empty_like(x)
+    kernel = Kernel(SCALE, "scale", macros={"OFFSET": 5})
+    for _ in range(2):  # it is loaded in the first thread
+        out.zero_()
+        torch.cuda.synchronize()
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(kernel.launch, (1,), (128,), [x, out, len(x), 2.0], 512).result()
+        torch.testing.assert_close(out, 5 + 2 * x)
 
 
 DEPENDENT = """

@@ -36,6 +36,26 @@ class _Config(ctypes.Structure):  # CUlaunchConfig
 _attribute = _Attribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION, value=1)
 
 
+def enter_context(index: int) -> None:
+    """Make the device's primary context current in this thread, if it has none.
+
+    CUDA's runtime does so in the first call that needs one. A thread of autograd whose first work is a kernel of ours
+    has made no such call.
+
+    Args:
+        index: of the device.
+
+    Raises:
+        RuntimeError: the driver has no context for the device.
+    """
+    driver, context, device = _driver(), ctypes.c_void_p(), ctypes.c_int()
+    _check(driver, driver.cuCtxGetCurrent(ctypes.byref(context)))
+    if context.value is None:
+        _check(driver, driver.cuDeviceGet(ctypes.byref(device), index))
+        _check(driver, driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        _check(driver, driver.cuCtxSetCurrent(context))
+
+
 def load(binary: bytes, name: str) -> ctypes.c_void_p:
     """Load a function of a binary in the current CUDA context.
 

@@ -97,8 +97,9 @@ class Kernel:
             raise UsageError(f"{self.name}: expected tensors on a CUDA device, got {device or 'none'}")
         with torch.cuda.device(device):
             index = torch.cuda.current_device()
-            function = self._on(index)
             try:
+                driver.enter_context(index)
+                function = self._on(index)
                 if shared >= _DEFAULT_SHARED and shared > self._allowed_shared.get(index, 0):  # never lowered
                     driver.allow_shared_memory(function, shared)
                     self._allowed_shared[index] = shared

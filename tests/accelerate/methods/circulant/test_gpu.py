@@ -1,6 +1,9 @@
 """Compiled kernels on their target shapes, in every precision: accuracy, determinism, graphs, no synchronization."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lamina.accelerate.methods.circulant import functional, reference, scaled_fp16
+from lamina.accelerate.methods.circulant.config import Impl
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear, BlockCirculantLSTM
 from lamina.accelerate.runtime import launch_cache
 from lamina.errors import UsageError
@@ -245,3 +249,36 @@ def test_the_first_call_may_be_that_of_a_graph_of_the_compiler() -> None:
     layer(x).square().sum().backward()
     for mine, one in zip(ours, layer.parameters(), strict=True):
         torch.testing.assert_close(mine, one.grad)
+
+
+FIRST_IN_ITS_THREAD = """
+import torch
+from lamina.accelerate.methods.circulant import functional
+x = torch.randn(1024, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+w = (torch.randn(8, 4, 64, device="cuda") / 16).bfloat16().requires_grad_()
+dy = torch.randn(1024, 512, device="cuda", dtype=torch.bfloat16)
+for _ in range(4):
+    y = functional.linear(x, w, None, out_features=512, impl="IMPL")
+    torch.autograd.grad(y, (x, w), dy)
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize("impl", ["kernel", "fused_rows"])
+def test_the_first_work_of_autograds_thread_may_be_ours(impl: str) -> None:
+    """A process of its own: the thread has no CUDA context until then."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_IN_ITS_THREAD.replace("IMPL", impl)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("impl", ["kernel", "fused_rows"])
+def test_new_threads_may_call_a_layer(impl: Impl) -> None:
+    layer = BlockCirculantLinear(256, 512, 64, impl=impl).cuda().bfloat16()
+    x = torch.randn(1024, 256, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        expected = [layer(x) for _ in range(4)][-1]
+        for _ in range(2):
+            with ThreadPoolExecutor(1, initializer=torch.set_grad_enabled, initargs=(False,)) as thread:
+                assert torch.equal(thread.submit(layer, x).result(), expected)

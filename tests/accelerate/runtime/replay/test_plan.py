@@ -2,6 +2,8 @@
 
 import ctypes
 import struct
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from lamina.accelerate.runtime.replay import ReplayedOperator
 
 SIZES = {"*fp32": 8, "i32": 4, "i64": 8, "fp32": 4, "fp64": 8}
 TYPES = ("*fp32", "i32", "*fp32", "fp32", "i64", "fp64")
-FUNCTION = 1234
+FUNCTION, CONTEXT = 1234, 5678
 
 
 class Config(ctypes.Structure):
@@ -30,10 +32,21 @@ class FakeDriver:
     def __init__(self) -> None:
         self.launches: list[dict[str, Any]] = []
         self.error = 0
+        self.contexts = {threading.get_ident(): CONTEXT}  # by thread
         signature = ctypes.CFUNCTYPE(
             ctypes.c_int, ctypes.POINTER(Config), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
         )
-        self.entry = signature(self.launch)
+        contexts = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+        context = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+        self.entries = signature(self.launch), contexts(self.get), context(self.set)
+
+    def get(self, context: Any) -> int:
+        context[0] = self.contexts.get(threading.get_ident())
+        return 0
+
+    def set(self, context: int) -> int:
+        self.contexts[threading.get_ident()] = context
+        return 0
 
     def launch(self, config: Any, function: int, params: Any, extra: Any) -> int:
         given = config.contents
@@ -47,14 +60,15 @@ class FakeDriver:
 
 
 @pytest.fixture
-def fake(native: Any, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+def fake(native: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     if torch.cuda.is_available():
         pytest.skip("launches would not reach the GPU")
     found = FakeDriver()
-    native.use_driver(ctypes.cast(found.entry, ctypes.c_void_p).value)
+    native.use_driver(*(ctypes.cast(entry, ctypes.c_void_p).value for entry in found.entries))
     sizes = [SIZES[type_] for type_ in TYPES] + [8, 8]
     monkeypatch.setattr(driver, "parameter_sizes", lambda function: sizes)
-    return found
+    yield found
+    native.use_driver(0, 0, 0)
 
 
 def run(x: Tensor, offset: int) -> Tensor:
@@ -108,6 +122,18 @@ def test_tensors_of_kernels_alone_share_an_allocation(fake: FakeDriver, monkeypa
     assert second == first + 512 and inside == second + 2 * 4
     assert filled == again and last == out.data_ptr()
     assert not {filled, last} & {first, second} and not first <= last < first + 1024
+
+
+def test_a_thread_without_a_context_gets_that_of_the_recording(fake: FakeDriver) -> None:
+    replay = ReplayedOperator("Backward", run, lambda *_: None, lambda *_: None)
+    x = torch.ones(3, 4)
+    replayed(x, replay)
+    thread = threading.Thread(target=replay, args=((x, 7),))
+    before = len(fake.launches)
+    thread.start()
+    ident = thread.ident
+    thread.join()
+    assert len(fake.launches) == before + 1 and fake.contexts[ident] == CONTEXT
 
 
 def test_a_launch_that_the_driver_refuses_raises(fake: FakeDriver) -> None:

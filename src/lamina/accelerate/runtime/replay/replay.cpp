@@ -57,15 +57,28 @@ struct Config {  // CUlaunchConfig
 constexpr int PROGRAMMATIC_STREAM_SERIALIZATION = 6;
 using LaunchKernel = int (*)(const Config*, void*, void**, void**);
 using ErrorString = int (*)(int, const char**);
+using GetContext = int (*)(void**);
+using SetContext = int (*)(void*);
 
 LaunchKernel launch_kernel = nullptr;
 ErrorString error_string = nullptr;
+GetContext get_context = nullptr;
+SetContext set_context = nullptr;
 
 void find_driver() {
   if (void* driver = dlopen("libcuda.so.1", RTLD_LAZY)) {
     launch_kernel = reinterpret_cast<LaunchKernel>(dlsym(driver, "cuLaunchKernelEx"));
     error_string = reinterpret_cast<ErrorString>(dlsym(driver, "cuGetErrorString"));
+    get_context = reinterpret_cast<GetContext>(dlsym(driver, "cuCtxGetCurrent"));
+    set_context = reinterpret_cast<SetContext>(dlsym(driver, "cuCtxSetCurrent"));
   }
+}
+
+// The context of this thread; a thread that has not called CUDA's runtime yet has none.
+void* current_context() {
+  void* context = nullptr;
+  if (get_context) get_context(&context);
+  return context;
 }
 
 // ---- Python objects of this module's settings.
@@ -134,6 +147,7 @@ struct Callable {  // of Python: kernels in Triton's interpreter
 };
 
 struct Plan {
+  void* context = current_context();  // of the thread that recorded
   std::vector<std::variant<Launch, Empty, Operator, Callable>> steps;
   std::vector<int> results;  // slots; -1 stands for None
   std::vector<Tensor> keep;  // whose addresses are constants
@@ -142,6 +156,7 @@ struct Plan {
   std::vector<Tensor> run(c10::ArrayRef<Tensor> inputs, void* stream) const {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    if (context && !current_context()) set_context(context);
     c10::SmallVector<Tensor, 32> slots(inputs.begin(), inputs.end());
     for (const auto& step : steps) {
       if (auto* launch = std::get_if<Launch>(&step)) {
@@ -877,9 +892,14 @@ PyObject* setup(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// use_driver(address of cuLaunchKernelEx): for tests without a GPU.
-PyObject* use_driver(PyObject*, PyObject* address) {
-  launch_kernel = reinterpret_cast<LaunchKernel>(PyLong_AsVoidPtr(address));
+// use_driver(addresses of cuLaunchKernelEx, cuCtxGetCurrent and cuCtxSetCurrent): for tests without a GPU.
+PyObject* use_driver(PyObject*, PyObject* args) {
+  PyObject *launch, *get, *set;
+  if (!PyArg_ParseTuple(args, "OOO", &launch, &get, &set)) return nullptr;
+  launch_kernel = reinterpret_cast<LaunchKernel>(PyLong_AsVoidPtr(launch));
+  get_context = reinterpret_cast<GetContext>(PyLong_AsVoidPtr(get));
+  set_context = reinterpret_cast<SetContext>(PyLong_AsVoidPtr(set));
+  if (PyErr_Occurred()) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -888,7 +908,7 @@ PyMethodDef functions[] = {{"plan", make_plan, METH_VARARGS, nullptr},
                            {"setup", setup, METH_VARARGS, nullptr},
                            {"register", register_kernel, METH_VARARGS, nullptr},
                            {"clear", clear_kernels, METH_NOARGS, nullptr},
-                           {"use_driver", use_driver, METH_O, nullptr},
+                           {"use_driver", use_driver, METH_VARARGS, nullptr},
                            {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "lamina_replay", nullptr, -1, functions};
