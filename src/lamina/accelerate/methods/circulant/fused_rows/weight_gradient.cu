@@ -17,6 +17,9 @@
 // of a row. They need a barrier of their own, after which no warp multiplies the preceding rows, so spectra are there
 // once. A thread keeps its folded rows over that barrier, in HELD items.
 //
+// Parts of a unit that hold two blocks change places in every other pair of slots: lanes that store to different slots at
+// the same time then use all banks of shared memory. What is summed over does not move, only the blocks of the sums.
+//
 // Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; FLIP_OUT and FLIP_IN, whether rows of
 // that many blocks are multiplied by `signs`, whose dtype is SIGN_TYPE; RELU_OUT and RELU_IN, whether they pass a ReLU
 // first; OUT_TILES, IN_TILES; OVERLAPPED, whether the preceding kernel wrote none of the rows, so that the first are
@@ -29,6 +32,7 @@ constexpr int OUT_QUADS = 2 * OUT_TILES, QUADS = OUT_QUADS + IN_TILES;
 constexpr int STRIDE = QUADS * ROWS + 1;  // units between slots; odd, against bank conflicts
 constexpr int WARP_SLOTS = SLOTS / WARPS;
 constexpr int PARTS = 4 / ITEM_BLOCKS, ITEMS = QUADS * PARTS;
+constexpr bool MOVED_PARTS = PARTS == 2;
 constexpr int IN_GROUPS = (IN_BLOCKS + 4 * IN_TILES - 1) / (4 * IN_TILES);
 constexpr int HELD = (ITEMS + WARPS - 1) / WARPS;
 constexpr int EXPONENTS = SCALED ? 2 * 2 * ROWS : 0;  // two sets, each of rows of output gradients and of inputs
@@ -82,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   const word bits = FLIP_OUT || FLIP_IN ? sign_bits<SIGN_TYPE>(signs) : 0;  // while the first rows arrive
   __syncthreads();
   int buffer = 0, product_exponent = NO_EXPONENT;
+  const int moved = MOVED_PARTS ? lane & 1 : 0;  // the parts of this thread's slots
   for (int row = begin; row < end; row += ROWS, buffer ^= 1) {
 #if SCALED
     word4* spectra = both_spectra;
@@ -130,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
         steps[r] = exponents[h][r] == NO_EXPONENT ? 0 : wanted - exponents[h][r];
       }
       shift(held[h], steps);
-      transform(spectra + item / PARTS * ROWS, item % PARTS, STRIDE, held[h], basis);
+      transform(spectra + item / PARTS * ROWS, (item % PARTS) ^ moved, STRIDE, held[h], basis);
     }
     if (before != NO_EXPONENT && before < product_exponent) {
       const float factor = power_of_two(before - product_exponent);
@@ -154,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       if (FLIP_IN && item * ITEM_BLOCKS >= OUT_QUADS * 4) flip(held, bits);
       fold(held);
       if (row + ROWS < end) fetch(item, row + ROWS);
-      transform(spectra + item / PARTS * ROWS, item % PARTS, STRIDE, held, basis);
+      transform(spectra + item / PARTS * ROWS, (item % PARTS) ^ moved, STRIDE, held, basis);
     }
     cp_async_commit();
 #endif
@@ -179,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 
   const Power scale = power(max(-300, product_exponent) - 2 * TARGET);
   // Of four products of parts, real times real and imaginary times imaginary are in different threads.
-  float* to = partials + (size_t)(blockIdx.x * gridDim.y + blockIdx.y) * (SLOTS * OUT_TILES * IN_TILES * 64) + lane;
+  float* to = partials + (size_t)(blockIdx.x * gridDim.y + blockIdx.y) * (SLOTS * OUT_TILES * IN_TILES * 64);
   const bool odd = lane / 4 % 2;
 #pragma unroll
   for (int i = 0; i < WARP_SLOTS; ++i)
@@ -194,7 +199,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
           const float other = from_neighbour(second, 4);
           const float sum = odd ? first - other : first + other;
           const float result = slot ? sum : odd ? second : first;
-          to[(((slot * OUT_TILES + m) * IN_TILES + n) * 2 + half) * 32] =
+          const int place = MOVED_PARTS && slot & 2 ? lane ^ 18 : lane;  // of blocks i ^ 2 and j ^ 2
+          to[(((slot * OUT_TILES + m) * IN_TILES + n) * 2 + half) * 32 + place] =
               SCALED ? result * scale.inner * scale.outer : result;
         }
 }
