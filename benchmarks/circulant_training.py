@@ -1,7 +1,7 @@
 """Claim: the accuracy that block-circulant layers cost a network, and the time that they save in a training step.
 
-Networks train with the loop of `lamina train`, dense and with blocks of 16, 32 and 64, from three seeds each, with the
-same settings. Only the learning rate of blocks (`parameter_groups`) and dropout depend on the block size, each by a
+Networks train with the loop of `lamina train`, in CUDA graphs of whole updates, dense and with blocks of 16, 32 and 64,
+from three seeds each, with the same settings. Only the learning rate of blocks (`parameter_groups`) and dropout depend on the block size, each by a
 rule with a different exponent for VGG with batch normalization. The first convolution and the classifier stay dense,
 as in CirCNN, and so do narrow convolutions. For image networks, the learning rate is the best of three for the dense
 network on a sixth of the training images, held out (``--held-out``), and that of VGG-16 is VGG-11's; the rules and the
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,7 @@ from lamina.build.data import Dataset, jpeg_scan, load, loader, steps, train_tes
 from lamina.build.models import create
 from lamina.pipeline.convert import selector
 from lamina.pipeline.reproduce.measured.accuracy import accuracies, form_of
+from lamina.pipeline.updates import fastest, updates_in
 from lamina.record import Conversion
 from lamina.run.training import train
 from lamina.spec.training import Training
@@ -106,10 +108,10 @@ CIFAR: Any = IMAGES | {"warmup_steps": 150, "augment": True}
 EXPERIMENTS = {
     "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR),
     "vgg11-bn cifar10": Experiment(
-        "vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 50, 128, 5e-4, **CIFAR, normed=True, exponent=0.5
+        "vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 100, 128, 5e-4, **CIFAR, normed=True, exponent=0.5
     ),
     "vgg16-bn cifar10": Experiment(
-        "vgg16_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 5e-4, **CIFAR, normed=True, exponent=0.5
+        "vgg16_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 50, 128, 5e-4, **CIFAR, normed=True, exponent=0.5
     ),
     "conv4fc3-bn cifar10": Experiment(
         "conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR, normed=True
@@ -187,7 +189,8 @@ def learnt(
     tests = [*loader(test_set, experiment.input, 512, 0, 0, shuffle=False)]
     per_epoch = steps(len(train_set), experiment.batch, 1)
     watch = measure.Stopwatch()
-    for state in train(network, settings, batches, lambda: tests, per_epoch, device, groups=groups):
+    updates = updates_in(fastest(device), device, partial(print, file=sys.stderr))
+    for state in train(network, settings, batches, lambda: tests, per_epoch, device, groups=groups, updates=updates):
         if state.test_accuracy is None:
             continue
         yield {
@@ -412,6 +415,16 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def command(asked: argparse.Namespace) -> str:
+    """The words by which the same is measured again; the folder of data is named ``FOLDER``."""
+    words = ["circulant_training", asked.scope]
+    if asked.scope != "timing":
+        words += ["--data", "FOLDER", "--seconds", f"{asked.seconds:g}", *["--held-out"] * asked.held_out]
+        words += ["--networks", *asked.networks] if asked.networks else []
+        words += ["--claim", asked.claim]
+    return shlex.join(words)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     asked = arguments(words)
     smoke = asked.device == "cpu" and asked.networks is None
@@ -422,7 +435,7 @@ def main(words: Sequence[str] | None = None) -> None:
         for row in learnt(name, experiments[name], block_size, seed, asked.data, device, asked.held_out):
             print(json.dumps(row), flush=True)
         return
-    written = partial(results.write, device=asked.device, args=asked, command=f"circulant_training {asked.scope}")
+    written = partial(results.write, device=asked.device, args=asked, command=command(asked))
     if asked.scope in ("full", "timing"):
         for timed in on_every_gpu(stepped, list(product(STEPS, PRECISIONS))):
             summary: dict[str, Any] = {"step with Adam, dense over circulant": gains(timed)}

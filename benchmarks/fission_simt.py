@@ -1,8 +1,9 @@
 """Claim: fission on chip, as published, gains nothing on Hopper: conversions take issue slots, shared memory has room.
 
 AlexNet's convolutions 2 to 5 and its first fully connected layer at batch 128 as products on plain cores, in tiles of
-4 x 4, 6 x 6 and 8 x 8 outputs a thread, with and without packing in shared memory; beside each the prediction from
-instructions and bytes, the same tile in float32, and the vendor library in float32. Every result is held to float64.
+4 x 4, 6 x 6 and 8 x 8 outputs a thread, with and without packing in shared memory, of all input channels and of every
+other one; beside each the prediction from instructions and bytes, the same tile in float32 of all channels, and the
+vendor library in float32. Every result is held to float64.
 ``counters`` adds what Nsight Compute reads of the units; ``child`` is the process that it looks at.
 
 Run: python -m benchmarks.fission_simt counters
@@ -25,7 +26,7 @@ from torch import Tensor
 from benchmarks import results
 from benchmarks.circulant_layers import LAYERS, Layer
 from lamina import measure, run
-from lamina.accelerate.papers.on_chip_fission import simt
+from lamina.accelerate.papers.on_chip_fission import functional, simt
 from lamina.accelerate.papers.on_chip_fission.config import TILES, OnChip, Tile
 from lamina.accelerate.papers.on_chip_fission.cost import predict
 from lamina.accelerate.runtime.nvrtc import compiled
@@ -33,6 +34,8 @@ from lamina.measure import counters
 
 NAMES = ("alexnet conv2", "alexnet conv3", "alexnet conv4", "alexnet conv5", "alexnet fc6")
 FORMATS: tuple[OnChip, ...] = ("float", "half", "deft16", "deft16q", "e5m2")
+KEEP_RATIOS = (1.0, 0.5)
+"""Fractions of the input channels that a product reads: all, and what elimination keeps beside fission."""
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 METRICS = {
     "shared_pct": "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg.pct_of_peak_sustained_elapsed",
@@ -57,10 +60,16 @@ class Case:
         self.padding = layer.kernel // 2, layer.kernel // 2
         self.rows = layer.batch * (layer.size**2 if layer.kernel else 1)
 
-    def ours(self, format: OnChip, tile: Tile) -> Tensor:
+    def index(self, keep: float) -> Tensor | None:
+        """The input channels that are kept, evenly spaced; None for all."""
+        return None if keep == 1 else torch.arange(0, self.layer.inputs, round(1 / keep), device="cuda")
+
+    def ours(self, format: OnChip, tile: Tile, weight: Tensor, index: Tensor | None = None) -> Tensor:
         if not self.layer.kernel:
-            return simt.linear(self.x, self.weight, format=format, tile=tile)
-        return simt.conv2d(self.x, self.weight, padding=self.padding, format=format, tile=tile)
+            return functional.linear(self.x, weight, None, index, format=format, tile=tile, impl="kernel")
+        return functional.conv2d(
+            self.x, weight, None, index, padding=self.padding, format=format, tile=tile, impl="kernel"
+        )
 
     def library(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.conv2d(x, weight, padding=self.padding) if self.layer.kernel else F.linear(x, weight)
@@ -105,29 +114,34 @@ def measured(case: Case, clock: measure.GraphClock) -> Iterator[dict[str, Any]]:
     error = run.relative_error([case.library(case.x, case.weight)], [exact])
     rate = operations / library["median_us"] / 1e6
     yield common | {"impl": "library"} | library | {"rel_error": error, "by": "library", "tflops": rate}
-    for tile in TILES:
-        base = 0.0
-        for format in FORMATS:
-            call = partial(case.ours, format, tile)
-            error = run.relative_error([call()], [exact])
-            times = timed(call, clock)
-            base = base or times["median_us"]
-            expected = predict(layer.outputs, case.rows, case.depth, tile, format, windows=bool(layer.kernel))
-            plain = predict(layer.outputs, case.rows, case.depth, tile, "float", windows=bool(layer.kernel))
-            yield common | {
-                "impl": f"simt[tile={tile},format={format}]",
-                **times,
-                "rel_error": error,
-                "by": "lamina",
-                "tile": tile,
-                "format": format,
-                "tflops": operations / times["median_us"] / 1e6,
-                "predicted_us": expected.us,
-                "limit": expected.limit,
-                "speedup": base / times["median_us"],
-                "predicted_speedup": plain.us / expected.us,
-                "of_library": library["median_us"] / times["median_us"],
-            }
+    base: dict[Tile, float] = {}
+    for keep, tile, format in product(KEEP_RATIOS, TILES, FORMATS):
+        index = case.index(keep)
+        weight = case.weight if index is None else case.weight[:, index].contiguous()
+        if index is not None:
+            exact = case.library(case.x[:, index].double(), weight.double())
+        call = partial(case.ours, format, tile, weight, index)
+        error = run.relative_error([call()], [exact])
+        times = timed(call, clock)
+        base.setdefault(tile, times["median_us"])
+        predicted = partial(predict, layer.outputs, case.rows, tile=tile, windows=bool(layer.kernel))
+        expected = predicted(depth=round(keep * case.depth), format=format)
+        plain = predicted(depth=case.depth, format="float")
+        yield common | {
+            "impl": f"simt[tile={tile},format={format}{f',keep={keep}' if keep < 1 else ''}]",
+            **times,
+            "rel_error": error,
+            "by": "lamina",
+            "tile": tile,
+            "format": format,
+            "keep": keep,
+            "tflops": keep * operations / times["median_us"] / 1e6,
+            "predicted_us": expected.us,
+            "limit": expected.limit,
+            "speedup": base[tile] / times["median_us"],
+            "predicted_speedup": plain.us / expected.us,
+            "of_library": library["median_us"] / times["median_us"],
+        }
 
 
 def child() -> None:
@@ -136,11 +150,11 @@ def child() -> None:
     for case in cases(COUNTED):
         wanted = list(product(FORMATS, TILES))
         for format, tile in wanted:
-            case.ours(format, tile)
+            case.ours(format, tile, case.weight)
         with measure.profiler_capture(torch.device("cuda")):
             for format, tile in wanted:
                 with measure.nvtx_range(f"lamina/{case.layer.name}/{format}/{tile}"):
-                    case.ours(format, tile)
+                    case.ours(format, tile, case.weight)
 
 
 def units() -> dict[tuple[str, str, int], dict[str, float | None]]:
@@ -162,8 +176,14 @@ def units() -> dict[tuple[str, str, int], dict[str, float | None]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    ours = [row for row in rows if "format" in row]
+    all_of_ours = [row for row in rows if "format" in row]
+    ours = [row for row in all_of_ours if row["keep"] == 1]
     packed = [row for row in ours if row["format"] != "float"]
+    both = {
+        f"{row['layer']}, {row['keep']:.0%} of the channels, at best": f"{row['speedup']:.2f} x ({row['impl']})"
+        for row in sorted(all_of_ours, key=lambda row: row["speedup"])  # the fastest comes last
+        if row["format"] != "float" and row["keep"] < 1
+    }
     best = {}
     for layer in dict.fromkeys(row["layer"] for row in ours):
         fastest = max((row for row in packed if row["layer"] == layer), key=lambda row: row["speedup"])
@@ -174,7 +194,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         )
     off = sorted(abs(row["predicted_speedup"] / row["speedup"] - 1) for row in packed)
     gains = [f"{row['layer']} {row['impl']} {row['speedup']:.2f} x" for row in packed if row["speedup"] > 1]
-    return best | {
+    return best | both | {
         "gains": gains or "none: fission makes no tile faster on this GPU",
         "predicted speedups": f"median error {off[len(off) // 2]:.1%}, worst {off[-1]:.1%}" if off else "none",
     }
@@ -197,7 +217,9 @@ def main() -> None:
             path = results.write("fission_simt", "cuda", rows, summary(rows), asked, command)
     if asked.what == "counters":
         read = units()
-        rows = [row | read.get((row["layer"], row.get("format", ""), row.get("tile", 0)), {}) for row in rows]
+        for row in rows:
+            if row.get("keep") == 1:
+                row |= read.get((row["layer"], row["format"], row["tile"]), {})
         path = results.write("fission_simt", "cuda", rows, summary(rows), asked, command)
     print(path)
     for what, shown in summary(rows).items():

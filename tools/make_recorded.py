@@ -160,7 +160,7 @@ KNOWN: Mapping[str, Extract] = {
     ),
     "elimination": Extract("elimination", BASIC, lambda row: strict(row, precision="fp32")),
     "deft_networks": Extract("deft_networks", BASIC, lambda row: strict(row, precision="fp32")),
-    "on_chip_fission": Extract("fission_simt", (*BASIC, "tile", "format")),
+    "on_chip_fission": Extract("fission_simt", (*BASIC, "tile", "format", "keep")),
     "what_if": Extract(
         "what_if_fp32",
         (*BASIC, "change", "detail", "measured_gain"),

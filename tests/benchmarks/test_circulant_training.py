@@ -53,6 +53,14 @@ def test_a_run_is_its_epochs_in_turn() -> None:
     assert times == {(1, 0): (1.5e6, 2), (1, 1): (1.5e6, 2), (10, 0): (1.5e6, 2), (10, 1): (1e6, 1)}
 
 
+def test_a_result_tells_its_command() -> None:
+    asked = training.arguments(["accuracy", "--data", "d", "--networks", "vgg11 cifar10", "--workers", "3"])
+    assert training.command(asked) == (
+        "circulant_training accuracy --data FOLDER --seconds 240 --networks 'vgg11 cifar10' --claim circulant_accuracy"
+    )
+    assert training.command(training.arguments(["timing"])) == "circulant_training timing"
+
+
 def test_gains_compare_with_the_better_dense_layout() -> None:
     common = {"workload": "net", "precision": "bf16", "timing": "graph", "peak_bytes": 2**20}
     rows = [common | {"impl": "dense", "median_us": us} for us in (9.0, 6.0)]
