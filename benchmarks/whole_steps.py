@@ -54,7 +54,7 @@ from lamina.accelerate.select.step import plain_loss
 from lamina.pipeline.convert import selector, timer
 from lamina.pipeline.study.ahead import AHEAD
 from lamina.record import Conversion, Mode, Timing
-from lamina.spec.plan import COMPILED, TRAIN_MODES
+from lamina.spec.plan import CAPTURED, COMPILED, TRAIN_MODES
 
 FEW_CHANNELS = "dense:space_to_depth"
 """For first layers, which circulant weights cannot replace."""
@@ -71,10 +71,6 @@ LABELS = {
     "circulant-space-to-depth": "circulant[block_size=64,signs=true,with=space-to-depth]",
 }
 """Methods with their options, where tables show them."""
-
-COMPILED_GRAPH = "compiled-graph"
-"""A graph of the compiled network, whose layers are selected as for a graph."""
-GRAPHS = ("graph", COMPILED_GRAPH)
 
 ROUNDS = 9
 LIMIT_S = 1.5
@@ -108,7 +104,7 @@ def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Ste
     """A training step in a mode."""
     labels = x.new_zeros(len(x))  # as small as those of a classifier: a graph copies them with the inputs
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=x.is_cuda)
-    if mode in GRAPHS:
+    if mode in CAPTURED:
         cast = torch.bfloat16 if precision == "bf16" else None
         graphed = lamina.graphed_step(_compiled_for(model, mode), loss, optimizer, autocast=cast)
         return lambda: graphed(x, labels)
@@ -126,15 +122,13 @@ def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Ste
 
 def _compiled_for(model: nn.Module, mode: str) -> nn.Module:
     """The model, compiled if the mode needs it."""
-    if mode in ("eager", "graph"):
-        return model
-    return compiled(model, "compiled" if mode == COMPILED_GRAPH else mode)
+    return compiled(model, mode) if mode in COMPILED else model
 
 
 def inference_step(model: nn.Module, x: Tensor, mode: str) -> Step:
     """A forward pass in a mode."""
     forward = _compiled_for(model, mode)
-    if mode in GRAPHS:
+    if mode in CAPTURED:
         forward = lamina.graphed(forward)
 
     def step() -> object:
@@ -150,7 +144,6 @@ def measured(
 ) -> Rows:  # fmt: skip
     """A row of the dense network and one of the converted network; and one of each other dense network."""
     config, training = STEPS[method]
-    layer_mode = cast(Mode, "graph" if mode == COMPILED_GRAPH else mode)
     sides: dict[str, Side] = {}
     choices: list[tuple[str, str]] = []
     with run.precision_mode(precision):
@@ -158,7 +151,7 @@ def measured(
             with autocast(precision if training else "", device):
                 model, record = lamina.convert(
                     copy.deepcopy(dense.model), config, example=dense.x, select="measure", limit_s=SELECT_S,
-                    mode=layer_mode if device.type == "cuda" else "eager", training=training, cache=cache,
+                    mode=cast(Mode, mode if device.type == "cuda" else "eager"), training=training, cache=cache,
                 )  # fmt: skip
             sides[dense.impl] = Side(dense, dense.model, record)
             ours = f"{method} of {dense.impl}" if record.replaced else dense.impl
@@ -172,7 +165,7 @@ def measured(
                 steps[name] = (
                     training_step(side.model, x, precision, mode) if training else inference_step(side.model, x, mode)
                 )
-                with measure.beside() if mode in (*COMPILED, COMPILED_GRAPH) else nullcontext():
+                with measure.beside() if mode in COMPILED else nullcontext():
                     steps[name]()  # compiles
                 for _ in range(WARM_UP - 1):
                     measure.pause()

@@ -16,6 +16,7 @@ from lamina.errors import UsageError
 from lamina.pipeline.convert import convert, timer
 from lamina.record import MODES, Timing
 from lamina.record.roofs import Roofs
+from lamina.spec.plan import CAPTURED
 
 pipeline_convert = import_module("lamina.pipeline.convert")
 
@@ -193,8 +194,9 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match="'lazy' is unknown"):
         convert(net, Circulant(4), example=x, select="measure", mode="lazy")  # type: ignore[arg-type]
     if not torch.cuda.is_available():
-        with pytest.raises(UsageError, match="need a GPU"):
-            convert(net, Circulant(4), example=x, select="measure", mode="graph")
+        for mode in CAPTURED:
+            with pytest.raises(UsageError, match=f"mode '{mode}': CUDA graphs need a GPU"):
+                convert(net, Circulant(4), example=x, select="measure", mode=mode)  # type: ignore[arg-type]
 
 
 @pytest.mark.gpu

@@ -130,7 +130,8 @@ def test_a_graph_of_compiled_code_captures_the_compiled_network(
 
     monkeypatch.setattr(updates, "refusal", lambda mode, device: None)
     monkeypatch.setattr(updates, "graphed_step", graphed_step)
-    monkeypatch.setattr(updates, "compiled", lambda model, mode: nn.Sequential(model) if mode == "compiled" else None)
+    wrap = {"compiled-graph": nn.Sequential}
+    monkeypatch.setattr(updates, "compiled", lambda model, mode: wrap[mode](model))
     settings = Training(epochs=1, batch=20, clip_norm=1e9)
     found = [pipeline.train(target(), data, settings, store, mode=mode) for mode in ("graph", "compiled-graph")]
     (plain, _), (wrapped, options) = captured

@@ -30,7 +30,7 @@ from lamina.pipeline.whole_model import faster_whole
 from lamina.record import MODES, Conversion, ConvertedLayer, Mode, Timing
 from lamina.record.roofs import Roofs
 from lamina.spec import Method
-from lamina.spec.plan import COMPILED
+from lamina.spec.plan import CAPTURED, COMPILED
 
 Select = Literal["measure", "model"]
 """How to select an implementation for each layer: by measuring, or by the method's cost model."""
@@ -83,7 +83,8 @@ def convert(
         select: ``"measure"``; ``"model"``, which predicts times by the method's cost model and the machine's measured
             peaks, and times no layer; or ``None`` to replace every layer that the method can replace.
         mode: how the model will run: ``"eager"``, ``"compiled"`` by ``torch.compile``, ``"reduce-overhead"`` by its
-            mode of that name, or ``"graph"`` in CUDA graphs of whole steps.
+            mode of that name, ``"graph"`` in CUDA graphs of whole steps, or ``"compiled-graph"`` in those of the
+            compiled model.
         training: whether to time backward passes too; by default, if the model is in training mode.
         cache: a folder that keeps selections for the next time, in ``selections.json``, and the machine's peaks, which
             take a few seconds to measure.
@@ -247,11 +248,11 @@ def timer(
         clock: Any = measure.CpuClock()
         samples = 1
     else:
-        if mode != "graph" and not ready:  # else the first layers would be timed without it
+        if mode not in CAPTURED and not ready:  # else the first layers would be timed without it
             prepare_replay(device)
-        clock = measure.clock("graph" if mode == "graph" else "wall", device)
-        samples = 3 if mode == "graph" else 5  # of whole calls by the wall clock, which other processes disturb
-    least_us = ROUND_US if twice and device.type == "cuda" and mode != "graph" else 0.0
+        clock = measure.clock("graph" if mode in CAPTURED else "wall", device)
+        samples = 3 if mode in CAPTURED else 5  # of whole calls by the wall clock, which other processes disturb
+    least_us = ROUND_US if twice and device.type == "cuda" and mode not in CAPTURED else 0.0
 
     def times(steps: Mapping[str, Callable[[], object]], limit_s: float = limit_s) -> dict[str, Timing | Exception]:
         found: dict[str, Timing | Exception] = {}
@@ -308,8 +309,8 @@ def prepare_replay(device: torch.device, *, wait: bool = True) -> None:
 def _check(mode: Mode, device: torch.device) -> None:
     if mode not in MODES:
         raise UsageError(f"mode {mode!r} is unknown: {nearest(str(mode), MODES)}")
-    if mode == "graph" and device.type != "cuda":
-        raise UsageError(f"mode 'graph': CUDA graphs need a GPU, the model is on {device.type}; use mode='eager'")
+    if mode in CAPTURED and device.type != "cuda":
+        raise UsageError(f"mode {mode!r}: CUDA graphs need a GPU, the model is on {device.type}; use mode='eager'")
 
 
 def provenance(device: torch.device) -> dict[str, str]:

@@ -35,7 +35,7 @@ def updates_in(mode: TrainMode, device: torch.device, note: Callable[[str], obje
         case "graph":
             return lambda trained: _Graphed(trained, note)
         case "compiled-graph":
-            return lambda trained: _Graphed(replace(trained, model=compiled(trained.model, "compiled")), note)
+            return lambda trained: _Graphed(replace(trained, model=compiled(trained.model, mode)), note)
         case _:
             return lambda trained: run.eager_update(replace(trained, model=compiled(trained.model, mode)))
 

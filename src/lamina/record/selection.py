@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from lamina.spec import plan
 
-Mode = plan.PlanMode
-"""How a model runs: layers are selected for the modes that a plan may have."""
+Mode = plan.TrainMode
+"""How a model runs: layers are selected for each mode."""
 
-MODES = plan.MODES
+MODES = plan.TRAIN_MODES
 
 
 @dataclass(frozen=True)

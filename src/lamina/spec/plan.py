@@ -12,13 +12,15 @@ NAME = "plan.toml"
 PlanMode = Literal["eager", "compiled", "reduce-overhead", "graph"]
 """How the whole network runs; ``reduce-overhead`` is ``torch.compile`` with CUDA graphs."""
 MODES: tuple[PlanMode, ...] = get_args(PlanMode)
-COMPILED = ("compiled", "reduce-overhead")
+COMPILED = ("compiled", "reduce-overhead", "compiled-graph")
 """Modes by ``torch.compile``, which fuses what it can."""
-REPLAYED = ("graph", "reduce-overhead", "compiled-graph")
+CAPTURED = ("graph", "compiled-graph")
+"""Modes in which one CUDA graph has a whole step."""
+REPLAYED = (*CAPTURED, "reduce-overhead")
 """Modes that replay CUDA graphs."""
 
 TrainMode = PlanMode | Literal["compiled-graph"]
-"""How updates run, of a training or a benchmark; ``compiled-graph`` is a CUDA graph of the compiled network."""
+"""How a step runs; ``compiled-graph`` is a CUDA graph of a step of the compiled network, which no plan has."""
 TRAIN_MODES: tuple[TrainMode, ...] = (*MODES, "compiled-graph")
 
 

@@ -8,10 +8,25 @@ from torch import Tensor, nn
 
 from lamina.accelerate.select import layer_step, observe
 from lamina.accelerate.select import step as steps
+from lamina.record import MODES
 
 
 def call_of(module: nn.Module, *inputs: Tensor) -> Any:
     return observe(module, [""], inputs)[""]
+
+
+def test_modes_compile_as_their_names_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, str] = {}
+
+    def compile_(model: nn.Module, *, mode: str, dynamic: bool) -> nn.Module:
+        asked[current] = mode
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    net, x = nn.Linear(4, 4), torch.randn(2, 4)
+    for current in MODES:
+        layer_step(net, call_of(net, x), current, training=True, whole=True)()
+    assert asked == {"compiled": "default", "reduce-overhead": "reduce-overhead", "compiled-graph": "default"}
 
 
 class Outputs(nn.Module):

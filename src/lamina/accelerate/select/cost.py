@@ -19,6 +19,7 @@ from lamina.accelerate.select.selection import DENSE, MIN_SPEEDUP
 from lamina.errors import UnsupportedError
 from lamina.record import Mode, Selection
 from lamina.record.roofs import Roofs
+from lamina.spec.plan import CAPTURED
 
 COMPUTE = 0.6
 """Fraction of the measured GEMM rate that a layer's product reaches."""
@@ -158,7 +159,7 @@ class CostModel:
     def time_us(self, launches: Iterable[Launch], precision: str) -> float:
         """Microseconds of launches, one after the other."""
         launches = [*launches]
-        graph = self.mode == "graph"
+        graph = self.mode in CAPTURED
         gap = GRAPH_LAUNCH_US if graph else 0.0
         busy = sum(
             max(each.flops / self.rate(each.precision or precision), each.bytes / self.bandwidth) + each.fixed_us + gap

@@ -31,7 +31,7 @@ def layer_step(
         module: the layer, or a candidate in its place.
         call: its inputs.
         mode: ``compiled`` wraps the layer in ``torch.compile``, ``reduce-overhead`` in its mode of that name; ``graph``
-            steps are for a clock that captures them.
+            and ``compiled-graph`` steps are for a clock that captures them.
         training: whether a step has a backward pass: gradients of all parameters, and of the inputs where the model
             computes them.
         whole: whether a training step also has a loss, and an update of copies of the parameters by SGD. Their launch
@@ -81,7 +81,8 @@ def compiled(model: nn.Module, mode: str) -> nn.Module:
     """The model by ``torch.compile`` in a mode of `lamina.spec.plan.COMPILED`, for inputs of fixed shapes."""
     # Every copy of a network counts as a recompilation of its code, and beyond the limit it runs in eager mode.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COPIES)
-    found: nn.Module = torch.compile(model, mode="default" if mode == "compiled" else mode, dynamic=False)  # type: ignore[assignment]
+    how = mode if mode == "reduce-overhead" else "default"
+    found: nn.Module = torch.compile(model, mode=how, dynamic=False)  # type: ignore[assignment]
     return found
 
 

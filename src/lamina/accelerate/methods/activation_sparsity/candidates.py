@@ -25,6 +25,7 @@ from lamina.accelerate.select.cost import GRAPH_LAUNCH_US, CostModel, Prediction
 from lamina.errors import UnsupportedError
 from lamina.record import Timing
 from lamina.spec import Phase
+from lamina.spec.plan import CAPTURED
 
 MAX_UNION_DENSITY = 0.9
 """Below it, a second point makes a line; nearer to 1, the difference of the times would be noise."""
@@ -83,7 +84,7 @@ def constants(precision: str, model: CostModel) -> Calibration:
     ``nonzero`` loads a weight from shared memory for each multiplication, which bounds it by a quarter of the float32
     peak. ``row_union`` multiplies in float16, three times for float32 activations.
     """
-    launch_us = GRAPH_LAUNCH_US if model.mode == "graph" else model.roofs.enqueue_us
+    launch_us = GRAPH_LAUNCH_US if model.mode in CAPTURED else model.roofs.enqueue_us
     union = model.rate("fp16") / (3 if precision == "fp32" else 1)
     return Calibration(model.rate(precision), model.rate("fp32") / 4, union, model.bandwidth, launch_us)
 
