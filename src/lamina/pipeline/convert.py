@@ -113,7 +113,7 @@ def convert(
     if select == "model":
         chosen = cost_model(device, mode, training, cache)
     elif select == "measure":
-        chosen = selector(device, _of_layers(mode, device), training, cache, limit_s=limit_s)
+        chosen = _of_layers(device, mode, training, cache, limit_s)
     elif select is not None:
         raise UsageError(f"select {select!r} is unknown: {nearest(str(select), get_args(Select))}")
     before = dict(model.named_modules(remove_duplicate=False))
@@ -184,11 +184,20 @@ def _with_fused(record: Conversion, model: nn.Module) -> Conversion:
     return replace(record, layers=tuple(layers))
 
 
-def _of_layers(mode: Mode, device: torch.device) -> Mode:
-    """The mode to time layers in. Compiling every candidate takes minutes, and compiled code launches almost as fast
-    as a graph; only the whole model is compiled."""
+def _of_layers(
+    device: torch.device, mode: Mode, training: bool, cache: Path | str | None, limit_s: float
+) -> Selector:  # fmt: skip
+    """What times the layers of a model that runs in a mode.
+
+    Compiling every candidate takes minutes, and compiled code launches almost as fast as a graph; only the whole model
+    is compiled. Layers that the compiler does not trace run in eager mode in it.
+    """
     _check(mode, device)
-    return "graph" if mode != "eager" and device.type == "cuda" else mode
+    graphs = mode != "eager" and device.type == "cuda"
+    found = selector(device, "graph" if graphs else mode, training, cache, limit_s=limit_s)
+    if graphs and mode not in CAPTURED:
+        found.of_untraced = selector(device, "eager", training, cache, limit_s=limit_s)
+    return found
 
 
 def selector(

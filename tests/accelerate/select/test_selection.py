@@ -1,6 +1,8 @@
 """The decision between candidates, and the selector that times each question once."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from operator import itemgetter
 
 import pytest
 import torch
@@ -160,6 +162,18 @@ def test_a_question_is_timed_once_and_kept_in_the_file(tmp_path: object) -> None
         before = timer.asked
         other.select("question", candidates, call_of(layer, x))
         assert timer.asked == before + 1
+
+
+def test_layers_that_the_compiler_does_not_trace_have_a_selector_of_their_own() -> None:
+    graphs, eager = Stepped(dense=2.0, twin=3.0), Stepped(dense=9.0, twin=3.0)
+    selector = Selector(graphs, Cache(None, PROVENANCE), "graph", True)
+    selector.of_untraced = Selector(eager, Cache(None, PROVENANCE), "eager", True)
+    found = []
+    for make in (partial(nn.Linear, 4, 4), partial(nn.LSTM, 4, 4)):
+        layer = make()
+        candidates = {DENSE: partial(itemgetter(0), [layer]), "twin": make}
+        found.append(selector.select("q", candidates, call_of(layer, torch.randn(2, 1, 4))))
+    assert [(one.impl, one.mode) for one in found] == [(DENSE, "graph"), ("twin", "eager")]
 
 
 def test_candidates_that_refuse_are_left_out_with_their_reason() -> None:

@@ -29,6 +29,9 @@ SHORT_US = 5000.0
 NEAR = 1.05
 """How much slower than the fastest a `Lighter` candidate may be."""
 
+UNTRACED = nn.RNNBase
+"""Layers at which ``torch.compile`` breaks the graph: in a compiled model they run in eager mode."""
+
 Timer = Callable[[Mapping[str, Callable[[], object]]], Mapping[str, Timing | Exception]]
 """Times callables against one another, interleaved; what cannot be timed has its exception in place of a time."""
 
@@ -130,7 +133,12 @@ class Selector:
         min_speedup: as `decide` takes it.
         max_tiles: tiles of a kernel that a method may offer as candidates, each of which is compiled.
         short_speedup: in place of ``min_speedup`` for steps shorter than `SHORT_US`.
+
+    Attributes:
+        of_untraced: selects for layers that ``torch.compile`` does not trace; without it, this selector does.
     """
+
+    of_untraced: Selector | None = None
 
     def __init__(
         self,
@@ -158,6 +166,8 @@ class Selector:
         Raises:
             UsageError: no candidate ran.
         """
+        if self.of_untraced is not None and DENSE in candidates and isinstance(candidates[DENSE](), UNTRACED):
+            return self.of_untraced.select(question, candidates, call, whole)
         key = self.key(question, candidates)
         if (known := self.cache.get(key)) is not None:
             return known
