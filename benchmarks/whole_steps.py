@@ -54,7 +54,7 @@ from lamina.accelerate.select.step import plain_loss
 from lamina.pipeline.convert import selector, timer
 from lamina.pipeline.study.ahead import AHEAD
 from lamina.record import Conversion, Mode, Timing
-from lamina.spec.plan import CAPTURED, COMPILED, TRAIN_MODES
+from lamina.spec.plan import CAPTURED, COMPILED, MODES
 
 FEW_CHANNELS = "dense:space_to_depth"
 """For first layers, which circulant weights cannot replace."""
@@ -320,7 +320,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.whole_steps", description=__doc__.split("\n")[0])
     parser.add_argument("--networks", default=",".join(network.name for network in ALL))
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
-    parser.add_argument("--modes", default=",".join(TRAIN_MODES))
+    parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--methods", default="circulant", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--processes", type=int, default=1, help="networks at the same time; they take turns to time")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which no cell is started")

@@ -50,7 +50,7 @@ def test_the_page_lists_every_file() -> None:
 
 
 def test_texts_make_no_result_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    python = '"""Module."""\ndef f(a):\n    """Text."""\n    return a  # why\n'
+    python = '"""Module."""\ndef f(a):\n    """Text."""\n    return g(a, doc="Text.")  # why\n'
     cuda = "// Adds.\nint f(int a) {\n  return a + 1;  /* why\n*/ }\n"
     blobs = {
         "1": python, "2": python.replace("Text.", "Other.").replace("  # why", "\n"), "3": python.replace("a", "b"),

@@ -1,6 +1,7 @@
 """The age of results: how many files of the code that each results file measures have changed since.
 
-Comments, docstrings and the layout of lines are not code: a change of them makes no result old.
+Comments, docstrings, texts of columns and options, and the layout of lines are not code: a change of them makes no
+result old.
 
 Run: python tools/results_age.py            one line for each file that is not of today's code
      python tools/results_age.py --page F   writes them as a page
@@ -22,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
 CUDA = (".cu", ".cpp")
+TEXTS = ("doc", "help")
+"""Keyword arguments that describe columns and options."""
 METHODS, KERNELS = "accelerate/methods", ("accelerate/common", "accelerate/runtime")
 CIRCULANT = (f"{METHODS}/circulant", "accelerate/papers/circulant_ladder", *KERNELS)
 SPARSE = (f"{METHODS}/activation_sparsity", "accelerate/training/sparsity_monitor", *KERNELS)
@@ -123,6 +126,8 @@ def code(blob: str, path: str) -> str:
     for node in ast.walk(tree):
         if hasattr(node, "body") and isinstance(node.body, list):
             node.body = [one for one in node.body if not is_text(one)]
+        if isinstance(node, ast.Call):
+            node.keywords = [one for one in node.keywords if one.arg not in TEXTS]
     return ast.dump(tree)
 
 

@@ -48,7 +48,7 @@ def study(
     mode: Annotated[
         str,
         typer.Option(
-            "--mode", help="To consider, between commas: eager, compiled, reduce-overhead, graph; default all."
+            "--mode", help=f"To consider, between commas: {', '.join(MODES)}; default all."
         ),
     ] = "",
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Samples of a step.")] = 64,

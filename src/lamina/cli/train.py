@@ -12,7 +12,7 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.networks import networks, training
 from lamina.errors import UsageError
-from lamina.spec.plan import TRAIN_MODES, TrainMode
+from lamina.spec.plan import MODES, PlanMode
 from lamina.spec.workload import Layout
 
 
@@ -121,7 +121,7 @@ def train(
     if parallel == "fsdp" and "fp16" in (precision, found.run.precision if found and not precision else ""):
         raise UsageError("--parallel fsdp: expected --precision fp32, tf32 or bf16, got fp16")
     if mode:
-        options.choices("--mode", mode, TRAIN_MODES)
+        options.choices("--mode", mode, MODES)
     if layout:
         options.choices("--layout", layout, ("nchw", "nhwc"))
     settings = training(
@@ -162,7 +162,7 @@ def train(
                 database,
                 **({"impl": methods[0]} if methods else {}),
                 plan=found,
-                mode=cast(TrainMode | None, mode or None),
+                mode=cast(PlanMode | None, mode or None),
                 layout=cast(Layout | None, layout or None),
                 device=chosen,
                 checkpoint=checkpoint,

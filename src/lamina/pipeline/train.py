@@ -21,7 +21,7 @@ from lamina.pipeline.updates import compressing, refusal, updates_in
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Epoch
 from lamina.spec import Method
-from lamina.spec.plan import Plan, TrainMode
+from lamina.spec.plan import Plan, PlanMode
 from lamina.spec.plan_file import plan_text
 from lamina.spec.training import Training
 from lamina.spec.whole_method import COMPRESSED, DENSE, FOLD, compresses, without
@@ -37,7 +37,7 @@ def train(
     *,
     impl: Method = Method(),  # noqa: B008  (frozen)
     plan: Plan | None = None,
-    mode: TrainMode | None = None,
+    mode: PlanMode | None = None,
     layout: Layout | None = None,
     device: str = "cpu",
     checkpoint: Path | None = None,

@@ -15,10 +15,10 @@ from lamina.accelerate.training.compressed_activations import saving
 from lamina.errors import CheckError, UnsupportedError, UsageError
 from lamina.pipeline.graphed import graphed_step
 from lamina.run.update import AUTOCAST
-from lamina.spec.plan import REPLAYED, PlanMode, TrainMode
+from lamina.spec.plan import REPLAYED, PlanMode
 
 
-def updates_in(mode: TrainMode, device: torch.device, note: Callable[[str], object]) -> run.Updates:
+def updates_in(mode: PlanMode, device: torch.device, note: Callable[[str], object]) -> run.Updates:
     """What makes updates in a mode.
 
     ``graph`` replays each update as one CUDA graph (`lamina.graphed_step`), ``compiled-graph`` one of the compiled
@@ -45,7 +45,7 @@ def compressing(updates: run.Updates) -> run.Updates:
     return lambda trained: updates(replace(trained, model=cast(nn.Module, saving(trained.model))))
 
 
-def refusal(mode: TrainMode, device: torch.device) -> str | None:
+def refusal(mode: PlanMode, device: torch.device) -> str | None:
     """Why a mode does not run here, or nothing."""
     if mode in REPLAYED and device.type != "cuda":
         return f"CUDA graphs need a CUDA device, this is {device.type}"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from lamina.spec import plan
 
-Mode = plan.TrainMode
-"""How a model runs: layers are selected for each mode."""
+Mode = plan.PlanMode
+"""How a model runs: layers are selected for the modes that a plan may have."""
 
-MODES = plan.TRAIN_MODES
+MODES = plan.MODES
 
 
 @dataclass(frozen=True)

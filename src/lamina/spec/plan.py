@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 VERSION: Literal[1] = 1
 NAME = "plan.toml"
 
-PlanMode = Literal["eager", "compiled", "reduce-overhead", "graph"]
-"""How the whole network runs; ``reduce-overhead`` is ``torch.compile`` with CUDA graphs."""
+PlanMode = Literal["eager", "compiled", "reduce-overhead", "graph", "compiled-graph"]
+"""How the whole network runs; ``reduce-overhead`` is ``torch.compile`` with CUDA graphs of its own, ``graph`` one CUDA
+graph of a step, and ``compiled-graph`` one of a step of the compiled network."""
 MODES: tuple[PlanMode, ...] = get_args(PlanMode)
 COMPILED = ("compiled", "reduce-overhead", "compiled-graph")
 """Modes by ``torch.compile``, which fuses what it can."""
@@ -18,10 +19,6 @@ CAPTURED = ("graph", "compiled-graph")
 """Modes in which one CUDA graph has a whole step."""
 REPLAYED = (*CAPTURED, "reduce-overhead")
 """Modes that replay CUDA graphs."""
-
-TrainMode = PlanMode | Literal["compiled-graph"]
-"""How a step runs; ``compiled-graph`` is a CUDA graph of a step of the compiled network, which no plan has."""
-TRAIN_MODES: tuple[TrainMode, ...] = (*MODES, "compiled-graph")
 
 
 class _Strict(BaseModel):

@@ -295,7 +295,10 @@ trial = Table(
     Column("impl", Text, nullable=False, doc="the candidate; `dense` is the user's own layer"),
     Column("precision", Text, nullable=False, doc=_AS_MEASURED),
     Column("layout", Text, nullable=False, doc=_AS_MEASURED),
-    Column("mode", Text, nullable=False, doc="`eager`, `compiled`, `reduce-overhead` or `graph`, of the whole network"),
+    Column(
+        "mode", Text, nullable=False,
+        doc="`eager`, `compiled`, `reduce-overhead`, `graph` or `compiled-graph`, of the whole network",
+    ),
     Column("method", Text, nullable=False, doc="of another package for the whole network, or `dense`"),
     *_timing("time", nullable=True),
     Column("dense_us", Real, doc="median time of what it replaces, timed in the same rounds, microseconds"),

@@ -135,9 +135,12 @@ def test_other_hardware_is_named() -> None:
         lamina.apply(net(), plan)
 
 
-def test_cuda_graphs_need_a_gpu() -> None:
+def test_cuda_graphs_need_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: None)
     with pytest.warns(PlanMismatch, match="it runs in eager mode"):
         lamina.apply(net(), plan_of(net(), {}, Run(mode="graph")))
+    with pytest.warns(PlanMismatch, match="it is compiled without them"):
+        lamina.apply(net(), plan_of(net(), {}, Run(mode="compiled-graph")))
 
 
 def test_compiled_models_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:

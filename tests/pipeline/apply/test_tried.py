@@ -11,7 +11,7 @@ from lamina import pipeline, run
 from lamina.pipeline.apply import describe_type, tried
 from lamina.pipeline.apply.tried import Tried, try_plan
 from lamina.record import Timing
-from lamina.spec.plan import Plan, PlannedLayer, Run
+from lamina.spec.plan import CAPTURED, Plan, PlannedLayer, Run
 
 METHOD = "circulant[block_size=4,impl=reference]"
 
@@ -41,7 +41,8 @@ def test_a_plan_that_changes_nothing_is_not_timed() -> None:
     assert tried_by({}, Run(layout="nhwc")).after is not None
 
 
-def test_a_plan_that_trains_in_cuda_graphs_is_timed_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("captured", CAPTURED)
+def test_a_plan_that_trains_in_cuda_graphs_is_timed_in_one(captured: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, list[str]]] = []
 
     def timer(device: torch.device, mode: str) -> Any:
@@ -53,10 +54,11 @@ def test_a_plan_that_trains_in_cuda_graphs_is_timed_in_one(monkeypatch: pytest.M
 
     monkeypatch.setattr(tried, "timer", timer)
     net, x = nn.Linear(4, 4), [torch.randn(2, 4)]
-    apart, together = [("eager", ["before"]), ("graph", ["after"])], [("eager", ["before", "after"])]
+    apart, together = [("eager", ["before"]), (captured, ["after"])], [("eager", ["before", "after"])]
     for goal, expected in {"train": apart, "infer": together}.items():
         asked.clear()
-        plan = Plan.model_validate({"network": "net", "goal": goal, "batch": 2, "run": Run(mode="graph"), "layers": ()})
+        here: dict[str, Any] = {"network": "net", "goal": goal, "batch": 2, "run": {"mode": captured}, "layers": ()}
+        plan = Plan.model_validate(here)
         tried._times("net", net, net, x, plan, torch.device("cuda"))
         assert asked == expected
 

@@ -1,14 +1,18 @@
 """The network of a study: what is known of a step beside its time."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from lamina import pipeline
 from lamina.pipeline.deft.calibration import material
+from lamina.pipeline.study import subject as module
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.train import objective
 from lamina.record.study import Settings
+from lamina.spec.plan import CAPTURED
 
 
 def subject(training: bool) -> Subject:
@@ -32,6 +36,25 @@ def test_steps_that_replay_have_the_memory_of_those_in_eager_mode(training: bool
     _, found, _ = one.facts(model, replayed, lambda: None)  # a replay allocates nothing
     assert found == pytest.approx(expected, rel=0.1)
     assert all(before is weight.grad for before, weight in zip(gradients, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("mode", CAPTURED)
+def test_one_graph_has_the_whole_step(training: bool, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured: list[Any] = []
+
+    def graphed_step(model: Any, *_: Any, **options: Any) -> Any:
+        captured.append(model)
+        return lambda x, y: None
+
+    monkeypatch.setattr(module, "graphed_step", graphed_step)
+    monkeypatch.setattr(module, "graphed", lambda model, x: captured.append(model) or model)
+    monkeypatch.setattr(module, "compiled", lambda model, mode: nn.Sequential(model))
+    one, settings = subject(training), Settings("fp32", "nchw", mode)
+    model = one.at(one.dense, settings)
+    one.step(model, settings)()
+    (found,) = captured
+    assert found is model if mode == "graph" else found[0] is model
 
 
 def test_memory_is_unknown_where_a_copy_cannot_run() -> None:

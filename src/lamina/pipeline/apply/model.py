@@ -27,7 +27,7 @@ from lamina.pipeline.deft.recipe_files import WEIGHTS, digest, load
 from lamina.pipeline.graphed import graphed
 from lamina.record.wording import listed
 from lamina.spec import Method
-from lamina.spec.plan import COMPILED, Plan, PlannedLayer
+from lamina.spec.plan import CAPTURED, COMPILED, REPLAYED, Plan, PlannedLayer
 from lamina.spec.plan_file import read_plan
 from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
 
@@ -246,17 +246,18 @@ def _run(model: nn.Module, plan: Plan, example: Any, remarks: list[str]) -> nn.M
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     model = run_by(model, plan)
+    replayed = mode in REPLAYED and device.type == "cuda"
+    if mode in REPLAYED and not replayed:
+        how = "is compiled without them" if mode in COMPILED else "runs in eager mode"
+        remarks.append(f"CUDA graphs need a GPU, the model is on {device.type}: it {how}")
     if mode in COMPILED:
-        if mode == "reduce-overhead" and device.type != "cuda":
-            remarks.append(f"CUDA graphs need a GPU, the model is on {device.type}: it is compiled without them")
-        model.compile(mode="reduce-overhead" if mode == "reduce-overhead" and device.type == "cuda" else "default")
-    elif mode == "graph" and device.type != "cuda":
-        remarks.append(f"CUDA graphs need a GPU, the model is on {device.type}: it runs in eager mode")
-    elif mode == "graph" and plan.goal == "train":
+        model.compile(mode="reduce-overhead" if mode == "reduce-overhead" and replayed else "default")
+    if not replayed or mode not in CAPTURED:
+        return model
+    if plan.goal == "train":
         remarks.append("the plan trains in CUDA graphs: step = lamina.graphed_step(model, loss, optimizer)")
-    elif mode == "graph":
-        return graphed(model, example)
-    return model
+        return model
+    return graphed(model, example)
 
 
 def _other_hardware(model: nn.Module, plan: Plan) -> list[str]:

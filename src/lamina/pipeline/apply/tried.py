@@ -19,7 +19,7 @@ from lamina.pipeline.apply.model import Applied, applied
 from lamina.pipeline.convert import timer
 from lamina.pipeline.deft.trained import pretrained
 from lamina.record import Timing
-from lamina.spec.plan import Plan, Run
+from lamina.spec.plan import CAPTURED, Plan, Run
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,9 @@ def _times(
     training = plan.goal == "train"
     before = {"before": _step(dense, inputs, training, "fp32")}
     after = {"after": _step(model, inputs, training, plan.run.precision)}
-    if training and plan.run.mode == "graph" and device.type == "cuda":  # a user captures the step, not the model
-        times = {**timer(device, "eager")(before), **timer(device, "graph")(after)}
+    mode = plan.run.mode
+    if training and mode in CAPTURED and device.type == "cuda":  # a user captures the step, not the model
+        times = {**timer(device, "eager")(before), **timer(device, mode)(after)}
     else:
         times = {**timer(device, "eager")(before | after)}
     for time in times.values():

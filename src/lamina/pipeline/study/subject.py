@@ -24,7 +24,7 @@ from lamina.pipeline.study.rivals import apply_rival
 from lamina.record import Mode, Timing
 from lamina.record.study import Settings
 from lamina.run.update import AUTOCAST
-from lamina.spec.plan import COMPILED, REPLAYED
+from lamina.spec.plan import CAPTURED, COMPILED, REPLAYED
 from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
 
 SLOW_S = 0.5
@@ -125,9 +125,9 @@ class Subject:
 
     def _pass(self, model: nn.Module, x: run.Inputs, settings: Settings) -> Step:
         forward = self._callable(model, settings)
-        if settings.mode == "graph":
+        if settings.mode in CAPTURED:
             with self.context(settings), torch.no_grad():
-                forward = graphed(model, x if isinstance(x, tuple) else (x,))
+                forward = graphed(forward, x if isinstance(x, tuple) else (x,))
 
         def step() -> object:
             with self.context(settings), torch.no_grad():
@@ -143,15 +143,15 @@ class Subject:
         def loss(outputs: Any, y: Tensor) -> Tensor:
             return self.objective(outputs, y, 0.0)[0]
 
-        if settings.mode == "graph":
-            fast = graphed_step(model, loss, optimizer, autocast=AUTOCAST.get(settings.precision))
+        forward = self._callable(model, settings)
+        if settings.mode in CAPTURED:
+            fast = graphed_step(forward, loss, optimizer, autocast=AUTOCAST.get(settings.precision))
 
             def replay() -> object:
                 with run.precision_mode(settings.precision):
                     return fast(x, labels)
 
             return replay
-        forward = self._callable(model, settings)
         if compresses(settings.method):
             forward = saving(forward)
 
@@ -167,7 +167,7 @@ class Subject:
 
         return step
 
-    def _callable(self, model: nn.Module, settings: Settings) -> Callable[..., Any]:
+    def _callable(self, model: nn.Module, settings: Settings) -> Any:
         return compiled(model, settings.mode) if settings.mode in COMPILED else model
 
     def _labels(self) -> Tensor:
