@@ -8,10 +8,12 @@ from torch import Tensor
 from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.weight_only.config import FORMATS
 from lamina.accelerate.methods.weight_only.formats import pack, unpack
-from lamina.accelerate.papers.on_chip_fission import simt
+from lamina.accelerate.papers.on_chip_fission import functional, simt
 from lamina.accelerate.papers.on_chip_fission.config import TILES, OnChip, Tile
 from lamina.errors import MissingError, UsageError
 from lamina.testing import assert_as_accurate
+
+from ...waiting import no_waiting
 
 ALL: tuple[OnChip, ...] = ("float", *FORMATS)
 
@@ -136,3 +138,13 @@ def test_what_does_not_fit_is_refused(without_gpu: None) -> None:
 def test_the_cpu_is_refused_outside_of_tests() -> None:
     with pytest.raises(MissingError, match="CUDA device"):
         simt.linear(torch.zeros(2, 8), torch.zeros(3, 8))
+
+
+@pytest.mark.gpu
+def test_a_product_of_kept_channels_does_not_wait_for_the_gpu() -> None:
+    x, w = torch.randn(2, 6, 7, 5, device="cuda"), torch.randn(5, 3, 3, 3, device="cuda")
+    index = torch.arange(0, 6, 2, device="cuda")
+    expected = functional.conv2d(x, w, None, index, padding=(1, 1), impl="kernel")
+    with no_waiting():
+        y = functional.conv2d(x, w, None, index, padding=(1, 1), impl="kernel")
+    assert torch.equal(y, expected)

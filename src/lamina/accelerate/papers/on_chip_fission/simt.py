@@ -218,7 +218,8 @@ def taps(
     whole = _taps(channels, height, width, kernel, dilation, device)
     count = channels * kernel[0] * kernel[1]
     kept = whole[:count].view(channels, -1, 2)[index].flatten(0, 1)
-    beyond = whole.new_tensor([0, 0x7FFF << 16]).expand(-len(kept) % DEPTH, 2)
+    missing = -len(kept) % DEPTH
+    beyond = torch.stack([whole.new_zeros(missing), whole.new_full((missing,), 0x7FFF << 16)], 1)  # made on the device
     return torch.cat([kept, beyond])
 
 
