@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
-from lamina.errors import UnsupportedError
-from lamina.pipeline.study.uniform import _slower, fastest
+from lamina.errors import UnsupportedError, UsageError
+from lamina.pipeline.study.config import StudyConfig
+from lamina.pipeline.study.uniform import _slower, available, fastest
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
+from lamina.spec.plan import MODES
 
 
 def measured(mode: str, time_us: float | None) -> Measured:
@@ -34,3 +37,13 @@ def test_strict_float32_is_not_tried_where_tf32_is_slower(tf32: float | None, sl
         found[settings] = replace(row, settings=settings)
     assert _slower(found, "tf32", "graph", "dense") == slower
     assert not _slower(found, "tf32", "eager", "dense") and not _slower({}, "tf32", "graph", "dense")
+
+
+def test_what_the_device_does_not_have_is_refused() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert available(StudyConfig(modes=("eager", "graph")), cpu) == (["fp32", "bf16"], ["eager"])
+    assert available(StudyConfig(), gpu)[1] == [*MODES]
+    with pytest.raises(UsageError, match=r"mode: expected one that can infer on cpu \(eager, compiled\), got graph"):
+        available(StudyConfig(modes=("graph",)), cpu)
+    with pytest.raises(UsageError, match=r"precision: .* train on cuda \(bf16, tf32, fp32\), got fp16"):
+        available(StudyConfig(goal="train", epochs=1, precisions=("fp16",)), gpu)

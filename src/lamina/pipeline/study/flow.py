@@ -34,7 +34,7 @@ from lamina.pipeline.study.outcomes import settled, settled_trial
 from lamina.pipeline.study.plans import Plans
 from lamina.pipeline.study.predicted import predicted_us
 from lamina.pipeline.study.subject import Subject
-from lamina.pipeline.study.uniform import uniform
+from lamina.pipeline.study.uniform import available, uniform
 from lamina.pipeline.train import objective
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record.study import Study
@@ -101,10 +101,12 @@ def study(
 
     Raises:
         DeviceLostError: the GPU became unusable. Another process goes on without what was running.
-        UsageError: data, weights and network do not fit each other, or synthetic data are to judge a training.
+        UsageError: data, weights and network do not fit each other, synthetic data are to judge a training, or the
+            device has none of the precisions or modes that the user allows.
     """
     budget = Budget(config.budget_s)
     at = measure.resolve(device)
+    available(config, at)  # refuses what this device does not have before any work
     if config.training and data == "synthetic":
         watch("synthetic data tell nothing of accuracy: only methods that keep the results of a layer are tried")
     shape = max((source.shape for source in target.inputs), key=prod, default=(1,))

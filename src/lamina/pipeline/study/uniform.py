@@ -9,7 +9,7 @@ from math import inf
 import torch
 from torch import nn
 
-from lamina.errors import UnsupportedError
+from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.study.config import StudyConfig
 from lamina.pipeline.study.context import Context
 from lamina.pipeline.study.layer_times import part_of
@@ -127,14 +127,24 @@ def within(one: Measured, limit: int | None) -> Measured:
 
 
 def available(config: StudyConfig, device: torch.device) -> tuple[Sequence[str], Sequence[str]]:
-    """The precisions and modes of a device among those that the user allows, the probably fastest precision first."""
+    """The precisions and modes of a device among those that the user allows, the probably fastest precision first.
+
+    Raises:
+        UsageError: the device has none of them.
+    """
     if device.type == "cuda":
         precisions = [*([] if config.training else ["fp16"]), "bf16", "tf32", "fp32"]
         modes = [*MODES]
     else:
         precisions, modes = ["fp32", "bf16"], ["eager", "compiled"]
-    allowed = [one for one in precisions if one in (config.precisions or precisions)]
-    return allowed or ["fp32"], [one for one in modes if one in (config.modes or modes)] or ["eager"]
+    found = []
+    for what, here, asked in (("precision", precisions, config.precisions), ("mode", modes, config.modes)):
+        allowed = [one for one in here if one in (asked or here)]
+        if not allowed:
+            got, known = ", ".join(asked), ", ".join(here)
+            raise UsageError(f"{what}: expected one that can {config.goal} on {device.type} ({known}), got {got}")
+        found.append(allowed)
+    return found[0], found[1]
 
 
 def fastest(found: Iterable[Measured]) -> Measured:
