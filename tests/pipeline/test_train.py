@@ -13,7 +13,7 @@ from lamina.build.models.external import External
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
 from lamina.pipeline.sparsity import sparsity
-from lamina.run import Progress
+from lamina.run import TF32_ON_CPU, Progress
 from lamina.run.checkpoint import load, save
 from lamina.spec import Input, Method
 from lamina.spec.training import Training
@@ -45,6 +45,15 @@ def test_a_converted_network_trains_and_the_run_says_by_what(store: Store, data:
     converted, ran = this.remarks[-2:]
     assert converted.startswith(f"{impl}: ") and converted.endswith(" of 5 layers converted") and ran.startswith("ran ")
     assert {type(layer) for layer in trained.modules()} - {type(layer) for layer in find("lenet5")[0].make(2).modules()}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is computed in TF32")
+def test_tf32_on_the_cpu_is_told(store: Store, data: str) -> None:
+    for precision in ("fp32", "tf32"):
+        settings = SETTINGS.model_copy(update={"epochs": 1, "precision": precision})
+        pipeline.train(find("lenet5")[0], data, settings, store)
+    told, plain = (run.remarks for run in store.runs())
+    assert plain == () and told == (TF32_ON_CPU,)
 
 
 def test_what_cannot_be_trained_is_one_message(store: Store, data: str) -> None:

@@ -97,7 +97,7 @@ def prepare(
     if note := _converted(made, point.precision):
         warn(f"{target.name}: {note}")
     if point.precision == "tf32" and device.type == "cpu":
-        warn("tf32 is a mode of tensor cores: on the CPU it is computed in fp32")
+        warn(run.TF32_ON_CPU)
     module = build.to_precision(made, point.precision, device, point.layout)
     inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
     for text in remarks:

@@ -8,7 +8,7 @@ from lamina.run.lifetimes import memory_plan
 from lamina.run.loss import seed_gradient
 from lamina.run.messages import one_line
 from lamina.run.objective import Objective, class_scores, classification, mean_square, tensors
-from lamina.run.precision import precision_mode
+from lamina.run.precision import TF32_ON_CPU, precision_mode
 from lamina.run.processes import Parallel, join_processes, leave_processes, rank_and_world
 from lamina.run.steps import Implement, Step, walk
 from lamina.run.training import Progress, train
@@ -18,6 +18,7 @@ from lamina.run.whole import whole_step
 
 __all__ = [
     "LIMITS",
+    "TF32_ON_CPU",
     "Arena",
     "Buffer",
     "Implement",

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
+TF32_ON_CPU = "tf32 is a mode of tensor cores: on the CPU it is computed in fp32"
+"""What a user is told who asks for it there."""
+
 
 @contextmanager
 def precision_mode(precision: str, autotune: bool = True) -> Iterator[None]:
