@@ -164,6 +164,23 @@ def test_a_question_is_timed_once_and_kept_in_the_file(tmp_path: object) -> None
         assert timer.asked == before + 1
 
 
+def test_whatever_compiled_code_raises_refuses_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise TypeError("expected a tensor")
+
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    candidates = {DENSE: lambda: layer, "odd": partial(Odd, 4, 4)}
+    compiled, eager = (
+        Selector(Stepped(dense=2.0), Cache(None, PROVENANCE), mode, True) for mode in ("compiled", "eager")  # type: ignore[arg-type]
+    )
+    found = compiled.select("q", candidates, call_of(layer, x))
+    assert found.impl == DENSE and found.refusals == {"odd": "expected a tensor"}
+    with pytest.raises(TypeError):  # in eager mode it is a fault of ours
+        eager.select("q", candidates, call_of(layer, x))
+
+
 def test_layers_that_the_compiler_does_not_trace_have_a_selector_of_their_own() -> None:
     graphs, eager = Stepped(dense=2.0, twin=3.0), Stepped(dense=9.0, twin=3.0)
     selector = Selector(graphs, Cache(None, PROVENANCE), "graph", True)

@@ -16,6 +16,7 @@ from lamina.accelerate.select.observed import LayerCall
 from lamina.accelerate.select.step import layer_step
 from lamina.errors import MissingError, UnsupportedError, UsageError
 from lamina.record import Mode, Selection, Timing, Turns
+from lamina.spec.plan import COMPILED
 
 DENSE = "dense"
 """The user's own layer, which is always among the candidates."""
@@ -173,12 +174,14 @@ class Selector:
             return known
         steps: dict[str, Callable[[], object]] = {}
         refusals: dict[str, str] = {}
+        # Out of memory is a RuntimeError; a compiler and its code may raise anything.
+        failures = Exception if self.mode in COMPILED else (UnsupportedError, MissingError, RuntimeError)
         for name, make in candidates.items():
             try:
                 step = layer_step(make(), call, self.mode, self.training, whole)
                 step()  # once without a clock: it compiles kernels, and fails here if it must
                 steps[name] = step
-            except (UnsupportedError, MissingError, RuntimeError) as error:  # out of memory is a RuntimeError
+            except failures as error:
                 refusals[name] = _first_line(error)
         timed = self.timer(steps) if steps else {}
         refusals |= {name: _first_line(time) for name, time in timed.items() if isinstance(time, Exception)}
