@@ -13,8 +13,8 @@ in fp32. Converted networks have other weights, so their steps are not compared;
 each layer against float64, and graphs are compared with eager mode when they are captured.
 
 With ``--processes``, each network and precision has a process of its own. They compile and convert side by side, and
-time one at a time, while no other uses the device. Results are written whenever one has ended; those that still run a
-while after the limit are ended, and leave their finished cells.
+time one at a time, while no other uses the device. Results are written whenever one has ended, and with one process
+after each cell; processes that still run a while after the limit are ended, and leave their finished cells.
 
 Run: python -m benchmarks.whole_steps [--networks mlp,alexnet] [--precisions bf16] [--modes eager,graph]
      [--methods circulant,eliminated] [--processes 8] [--limit 540]
@@ -32,6 +32,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from math import inf
 from pathlib import Path
@@ -276,11 +277,11 @@ def one_pass(dense: Dense, precision: str, training: bool) -> None:
 
 def task(
     network: str, precision: str, modes: tuple[str, ...], methods: tuple[str, ...], device: str, until: float,
-    cells: Path,
+    cells: Path, after: Callable[[], object] = lambda: None,
 ) -> Rows:  # fmt: skip
     """The rows of a network in a precision, also written to a file of the folder ``cells`` after each cell.
 
-    What fails prints a line; no cell is started after ``until``.
+    What fails prints a line; no cell is started after ``until``. ``after`` is called when a cell has ended.
     """
     known, on = {one.name: one for one in (*SMOKE, *ALL)}, measure.resolve(device)
     rows: Rows = []
@@ -313,6 +314,7 @@ def task(
                         f"{row['speedup']:.3f}x, cell of {watch.seconds:.0f} s",
                         flush=True,
                     )
+                after()
     return rows
 
 
@@ -338,10 +340,15 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         cells, path = Path(folder), None
         tasks = [(*pair, modes, methods, device, until, cells) for pair in pairs]
-        ended = each_in_a_process(task, tasks, asked.processes, until, until + GRACE_S)
-        for _ in chain(ended, [[]]):  # once more for the cells of those that were cut off
+
+        def write() -> None:
+            nonlocal path
             if rows := finished(cells):
                 path = results.write(claim, device, rows, summary(rows), asked, command)
+
+        work = partial(task, after=write) if asked.processes == 1 else task
+        for _ in chain(each_in_a_process(work, tasks, asked.processes, until, until + GRACE_S), [[]]):
+            write()  # once more for the cells of those that were cut off
     if path is not None:
         print(path)
 

@@ -147,7 +147,7 @@ def test_tasks_in_processes_leave_their_rows_beside_one_that_fails(
 
 
 def test_each_network_that_ends_leaves_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def task(network: str, *asked: Any) -> list[dict[str, Any]]:
+    def task(network: str, *asked: Any, after: Any) -> list[dict[str, Any]]:
         assert [one["workload"] for rows in seen for one in rows[-1:]] == ran  # written before this one began
         ran.append(network)
         rows = [row("eager", "dense", 1.0, 1.0) | RAN | {"workload": network}]
@@ -185,6 +185,18 @@ def test_a_limit_within_a_task_leaves_its_first_rows(monkeypatch: pytest.MonkeyP
 
 
 RAN = {"executed_impl": "dense"}
+
+
+def test_each_cell_that_ends_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(whole_steps, "measured", lambda *asked: [row(asked[2], "dense", 1.0, 1.0) | RAN])
+    monkeypatch.setattr(whole_steps, "prepare", lambda *_: None)
+    told: list[int] = []
+
+    def after() -> None:
+        told.append(len(whole_steps.finished(tmp_path)))
+
+    whole_steps.task("lenet5", "fp32", ("eager", "graph"), ("circulant",), "cpu", inf, tmp_path, after)
+    assert told == [1, 2]
 
 
 def test_a_mode_that_fails_leaves_the_others(
