@@ -30,9 +30,9 @@ import torch
 from benchmarks import results, source
 from lamina import measure
 
-LOG, DONE = "again.log", "again.done"
-"""In the folder of results: what the commands say, and a line for each that finished, with its commit. Results files do
-not tell: some benchmarks write them after each row."""
+LOG, DONE = "again{}.log", "again.done"
+"""In the folder of results: what the commands say, on each GPU of several, and a line for each that finished, with its
+commit. Results files do not tell: some benchmarks write them after each row."""
 DATA = "FOLDER"
 """Stands for the folder of data in recorded commands."""
 
@@ -72,7 +72,8 @@ def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: fl
         return f"left out: it needs --data {DATA}"
     words = [str(data) if word == DATA else word for word in words]
     output.mkdir(parents=True, exist_ok=True)
-    with (output / LOG).open("a", encoding="utf-8") as log:
+    name = LOG.format("" if gpu is None else f"_{gpu}")
+    with (output / name).open("a", encoding="utf-8") as log:
         print(f"\n{one.command}", file=log, flush=True)
         command = [sys.executable, *words, "--output", str(output)]
         seen = results.environment_with(**({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}))
@@ -86,7 +87,7 @@ def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: fl
                 os.killpg(process.pid, signal.SIGKILL)  # with the processes that it began
                 process.wait()
     if code:
-        return f"failed with exit code {code}: see {LOG}"
+        return f"failed with exit code {code}: see {name}"
     with (output / DONE).open("a", encoding="utf-8") as file:
         print(commit, one.command, file=file)
     return "measured"

@@ -31,10 +31,12 @@ from lamina.accelerate.papers.on_chip_fission.config import TILES, OnChip, Tile
 from lamina.accelerate.papers.on_chip_fission.cost import predict
 from lamina.accelerate.runtime.nvrtc import compiled
 from lamina.measure import counters
+from lamina.pipeline.reproduce.live.elimination import KEEP
+from lamina.pipeline.reproduce.live.fission import kept_channels
 
 NAMES = ("alexnet conv2", "alexnet conv3", "alexnet conv4", "alexnet conv5", "alexnet fc6")
 FORMATS: tuple[OnChip, ...] = ("float", "half", "deft16", "deft16q", "e5m2")
-KEEP_RATIOS = (1.0, 0.5)
+KEEP_RATIOS = (1.0, KEEP)
 """Fractions of the input channels that a product reads: all, and what elimination keeps beside fission."""
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 METRICS = {
@@ -59,10 +61,6 @@ class Case:
         self.x = layer.input().cuda()
         self.padding = layer.kernel // 2, layer.kernel // 2
         self.rows = layer.batch * (layer.size**2 if layer.kernel else 1)
-
-    def index(self, keep: float) -> Tensor | None:
-        """The input channels that are kept, evenly spaced; None for all."""
-        return None if keep == 1 else torch.arange(0, self.layer.inputs, round(1 / keep), device="cuda")
 
     def ours(self, format: OnChip, tile: Tile, weight: Tensor, index: Tensor | None = None) -> Tensor:
         if not self.layer.kernel:
@@ -115,33 +113,34 @@ def measured(case: Case, clock: measure.GraphClock) -> Iterator[dict[str, Any]]:
     rate = operations / library["median_us"] / 1e6
     yield common | {"impl": "library"} | library | {"rel_error": error, "by": "library", "tflops": rate}
     base: dict[Tile, float] = {}
-    for keep, tile, format in product(KEEP_RATIOS, TILES, FORMATS):
-        index = case.index(keep)
-        weight = case.weight if index is None else case.weight[:, index].contiguous()
+    for keep in KEEP_RATIOS:
+        index, weight = kept_channels(layer.inputs, keep, case.x.device), case.weight
         if index is not None:
+            weight = weight[:, index].contiguous()
             exact = case.library(case.x[:, index].double(), weight.double())
-        call = partial(case.ours, format, tile, weight, index)
-        error = run.relative_error([call()], [exact])
-        times = timed(call, clock)
-        base.setdefault(tile, times["median_us"])
-        predicted = partial(predict, layer.outputs, case.rows, tile=tile, windows=bool(layer.kernel))
-        expected = predicted(depth=round(keep * case.depth), format=format)
-        plain = predicted(depth=case.depth, format="float")
-        yield common | {
-            "impl": f"simt[tile={tile},format={format}{f',keep={keep}' if keep < 1 else ''}]",
-            **times,
-            "rel_error": error,
-            "by": "lamina",
-            "tile": tile,
-            "format": format,
-            "keep": keep,
-            "tflops": keep * operations / times["median_us"] / 1e6,
-            "predicted_us": expected.us,
-            "limit": expected.limit,
-            "speedup": base[tile] / times["median_us"],
-            "predicted_speedup": plain.us / expected.us,
-            "of_library": library["median_us"] / times["median_us"],
-        }
+        for tile, format in product(TILES, FORMATS):
+            call = partial(case.ours, format, tile, weight, index)
+            error = run.relative_error([call()], [exact])
+            times = timed(call, clock)
+            base.setdefault(tile, times["median_us"])
+            predicted = partial(predict, layer.outputs, case.rows, tile=tile, windows=bool(layer.kernel))
+            expected = predicted(depth=round(keep * case.depth), format=format)
+            plain = predicted(depth=case.depth, format="float")
+            yield common | {
+                "impl": f"simt[tile={tile},format={format}{f',keep={keep}' if keep < 1 else ''}]",
+                **times,
+                "rel_error": error,
+                "by": "lamina",
+                "tile": tile,
+                "format": format,
+                "keep": keep,
+                "tflops": keep * operations / times["median_us"] / 1e6,
+                "predicted_us": expected.us,
+                "limit": expected.limit,
+                "speedup": base[tile] / times["median_us"],
+                "predicted_speedup": plain.us / expected.us,
+                "of_library": library["median_us"] / times["median_us"],
+            }
 
 
 def child() -> None:

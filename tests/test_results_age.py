@@ -55,10 +55,12 @@ def test_texts_make_no_result_old(monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = {
         "1": python, "2": python.replace("Text.", "Other.").replace("  # why", "\n"), "3": python.replace("a", "b"),
         "4": cuda, "5": cuda.replace("Adds", "Sums").replace(" {\n  ", "\n{"), "6": cuda.replace("1", "2"),
+        "7": "f(help=1)", "8": "f(help=2)",
     }  # fmt: skip
     monkeypatch.setitem(TOOL["code"].__wrapped__.__globals__, "git", lambda *words: blobs[words[-1]])
     code = TOOL["code"]
     assert code("1", "a.py") == code("2", "a.py") != code("3", "a.py")
+    assert code("7", "a.py") != code("8", "a.py"), "a value that is no text"
     assert code("4", "a.cu") == code("5", "a.cu") != code("6", "a.cu")
     assert code("1", "a.npz") != code("2", "a.npz"), "data has no texts"
     assert code("0" * 40, "a.py") != code("1", "a.py"), "one of them does not exist"

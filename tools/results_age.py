@@ -127,13 +127,18 @@ def code(blob: str, path: str) -> str:
         if hasattr(node, "body") and isinstance(node.body, list):
             node.body = [one for one in node.body if not is_text(one)]
         if isinstance(node, ast.Call):
-            node.keywords = [one for one in node.keywords if one.arg not in TEXTS]
+            node.keywords = [one for one in node.keywords if one.arg not in TEXTS or not is_string(one.value)]
     return ast.dump(tree)
 
 
 def is_text(node: ast.AST) -> bool:
     """Whether a statement is a string by itself, as docstrings are."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return isinstance(node, ast.Expr) and is_string(node.value)
+
+
+def is_string(node: ast.AST) -> bool:
+    """Whether an expression is a string as it stands."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def git(*words: str) -> str:
@@ -145,7 +150,7 @@ def page(found: list[Age]) -> str:
     lines = [
         "# Age of the results", "",
         "Files of the measured code that have changed since a results file was made, in more than comments and",
-        "docstrings. `python -m benchmarks.again` measures what is old again, from one commit.", "",
+        "texts. `python -m benchmarks.again` measures what is old again, from one commit.", "",
         "| Results file | Date | Commit | Changed files |", "|---|---|---|--:|",
         *(f"| {one.file} | {one.date} | `{one.commit[:12]}` | {len(one.changed)} |" for one in found),
     ]  # fmt: skip

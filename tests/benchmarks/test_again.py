@@ -95,7 +95,9 @@ def test_each_gpu_has_one_command_at_a_time(tmp_path: Path, capsys: pytest.Captu
     todo = [replace(RECORDED, command=f"python {script} {tmp_path} {i}") for i in range(6)]
     again.run_all(todo, None, tmp_path, NEW, inf, inf, 2)
     assert capsys.readouterr().out.count(": measured, ") == 6
-    assert set((tmp_path / again.LOG).read_text(encoding="utf-8").splitlines()) >= {"on 0", "on 1"}
+    for gpu in range(2):
+        said = (tmp_path / f"again_{gpu}.log").read_text(encoding="utf-8").splitlines()
+        assert {line for line in said if line.startswith("on ")} == {f"on {gpu}"}
 
 
 def test_what_another_device_measured_is_measured_here(

@@ -13,7 +13,7 @@ from lamina.build.models.external import External
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
 from lamina.pipeline.sparsity import sparsity
-from lamina.run import TF32_ON_CPU, Progress
+from lamina.run import Progress
 from lamina.run.checkpoint import load, save
 from lamina.spec import Input, Method
 from lamina.spec.training import Training
@@ -53,7 +53,7 @@ def test_tf32_on_the_cpu_is_told(store: Store, data: str) -> None:
         settings = SETTINGS.model_copy(update={"epochs": 1, "precision": precision})
         pipeline.train(find("lenet5")[0], data, settings, store)
     told, plain = (run.remarks for run in store.runs())
-    assert plain == () and told == (TF32_ON_CPU,)
+    assert plain == () and told == ("tf32 is a mode of tensor cores: on the CPU it is computed in fp32",)
 
 
 def test_what_cannot_be_trained_is_one_message(store: Store, data: str) -> None:

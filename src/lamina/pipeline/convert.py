@@ -253,15 +253,16 @@ def timer(
         UsageError: the mode is unknown, or the device does not have it.
     """
     _check(mode, device)
+    captured = mode in CAPTURED
     if device.type != "cuda":
         clock: Any = measure.CpuClock()
         samples = 1
     else:
-        if mode not in CAPTURED and not ready:  # else the first layers would be timed without it
+        if not captured and not ready:  # else the first layers would be timed without it
             prepare_replay(device)
-        clock = measure.clock("graph" if mode in CAPTURED else "wall", device)
-        samples = 3 if mode in CAPTURED else 5  # of whole calls by the wall clock, which other processes disturb
-    least_us = ROUND_US if twice and device.type == "cuda" and mode not in CAPTURED else 0.0
+        clock = measure.clock("graph" if captured else "wall", device)
+        samples = 3 if captured else 5  # of whole calls by the wall clock, which other processes disturb
+    least_us = ROUND_US if twice and device.type == "cuda" and not captured else 0.0
 
     def times(steps: Mapping[str, Callable[[], object]], limit_s: float = limit_s) -> dict[str, Timing | Exception]:
         found: dict[str, Timing | Exception] = {}

@@ -96,8 +96,8 @@ def prepare(
             warn(f"{target.name}: BatchNorm is not folded: {error}")
     if note := _converted(made, point.precision):
         warn(f"{target.name}: {note}")
-    if point.precision == "tf32" and device.type == "cpu":
-        warn(run.TF32_ON_CPU)
+    if told := run.precision_note(point.precision, device):
+        warn(told)
     module = build.to_precision(made, point.precision, device, point.layout)
     inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
     for text in remarks:

@@ -84,7 +84,7 @@ def train(
         network, planned = replaced_by(network, plan)
     if converted is not None:
         network = converted.module
-    notes = [run.TF32_ON_CPU] if settings.precision == "tf32" and resolved.type == "cpu" else []
+    notes = [note] if (note := run.precision_note(settings.precision, resolved)) else []
     layout = layout or (plan.run.layout if plan else "nchw")
     if layout == "nhwc":
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -8,7 +8,7 @@ from lamina.run.lifetimes import memory_plan
 from lamina.run.loss import seed_gradient
 from lamina.run.messages import one_line
 from lamina.run.objective import Objective, class_scores, classification, mean_square, tensors
-from lamina.run.precision import TF32_ON_CPU, precision_mode
+from lamina.run.precision import precision_mode, precision_note
 from lamina.run.processes import Parallel, join_processes, leave_processes, rank_and_world
 from lamina.run.steps import Implement, Step, walk
 from lamina.run.training import Progress, train
@@ -18,7 +18,6 @@ from lamina.run.whole import whole_step
 
 __all__ = [
     "LIMITS",
-    "TF32_ON_CPU",
     "Arena",
     "Buffer",
     "Implement",
@@ -47,6 +46,7 @@ __all__ = [
     "one_line",
     "plan",
     "precision_mode",
+    "precision_note",
     "rank_and_world",
     "relative_error",
     "seed_gradient",

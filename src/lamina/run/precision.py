@@ -7,8 +7,12 @@ from contextlib import contextmanager
 
 import torch
 
-TF32_ON_CPU = "tf32 is a mode of tensor cores: on the CPU it is computed in fp32"
-"""What a user is told who asks for it there."""
+
+def precision_note(precision: str, device: torch.device) -> str | None:
+    """What a user is told of a precision that a device does not have."""
+    if precision == "tf32" and device.type == "cpu":
+        return "tf32 is a mode of tensor cores: on the CPU it is computed in fp32"
+    return None
 
 
 @contextmanager

@@ -99,6 +99,17 @@ def test_a_thread_without_a_context_gets_that_of_its_device(library: Library) ->
         driver.enter_context(3)
 
 
+def test_a_launch_in_a_thread_without_a_context_has_that_of_the_first(library: Library) -> None:
+    library.context = 113
+    queue = driver.launcher(FUNCTION, (1, 1, 1), (1, 1, 1), [], 0, False)
+    library.context = None
+    queue(0)
+    assert library.context == 113
+    library.context = 114
+    queue(0)
+    assert library.context == 114, "it has one"
+
+
 @pytest.mark.parametrize(("code", "message"), [(1, "CUDA error: invalid argument"), (999, "CUDA error: 999")])
 def test_errors_of_the_driver_are_raised(library: Library, code: int, message: str) -> None:
     library.code = code

@@ -49,8 +49,7 @@ def enter_context(index: int) -> None:
         RuntimeError: the driver has no context for the device.
     """
     driver, context, device = _driver(), ctypes.c_void_p(), ctypes.c_int()
-    _check(driver, driver.cuCtxGetCurrent(ctypes.byref(context)))
-    if context.value is None:
+    if not _current_context(driver):
         _check(driver, driver.cuDeviceGet(ctypes.byref(device), index))
         _check(driver, driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
         _check(driver, driver.cuCtxSetCurrent(context))
@@ -85,6 +84,8 @@ def launcher(
 ) -> Callable[..., None]:  # fmt: skip
     """A function that launches a loaded kernel: takes a stream and arguments like ``args``, with addresses for tensors.
 
+    A thread without a context gets that of the thread that made the function.
+
     Args:
         function: as `load` returns it.
         grid: blocks along x, y and z.
@@ -95,8 +96,11 @@ def launcher(
             writes are visible.
     """
     types, driver = [*map(_type, args)], _driver()
+    context = _current_context(driver)
 
     def queue(stream: int, *args: int | float) -> None:
+        if not _current_context(driver):
+            _check(driver, driver.cuCtxSetCurrent(context))
         values = [type_(one) for type_, one in zip(types, args, strict=True)]
         addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         config = _Config(grid, block, shared, stream, ctypes.pointer(_attribute), int(pdl))
@@ -122,6 +126,13 @@ def parameter_sizes(function: int) -> list[int]:
     while not driver.cuFuncGetParamInfo(handle, ctypes.c_size_t(len(sizes)), ctypes.byref(offset), ctypes.byref(size)):
         sizes.append(size.value)
     return sizes
+
+
+def _current_context(driver: Any) -> ctypes.c_void_p:
+    """The CUDA context of this thread; a null pointer if it has none."""
+    context = ctypes.c_void_p()
+    _check(driver, driver.cuCtxGetCurrent(ctypes.byref(context)))
+    return context
 
 
 def _type(one: Tensor | int | float) -> Callable[[Any], Any]:

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lamina import run
 from lamina.accelerate.papers.on_chip_fission import functional
@@ -33,7 +34,7 @@ def layers(scope: Scope, impl: Any = "kernel") -> Rows:
     for layer, keep in product(LAYERS, (1.0, KEEP)):
         torch.manual_seed(0)
         x = layer.input(batch).to(timer.device)
-        index = None if keep == 1 else torch.arange(0, layer.inputs, round(1 / keep), device=timer.device)
+        index = kept_channels(layer.inputs, keep, timer.device)
         weight = layer.dense().get_parameter("weight").to(timer.device)
         weight = weight if index is None else weight[:, index].contiguous()
         compute: Any = partial(functional.linear, index=index)
@@ -54,6 +55,11 @@ def layers(scope: Scope, impl: Any = "kernel") -> Rows:
                         }
                     )  # fmt: skip
     return rows
+
+
+def kept_channels(inputs: int, keep: float, device: torch.device) -> Tensor | None:
+    """Evenly spaced input channels, a fraction ``keep`` of them: their index, or None for all."""
+    return None if keep == 1 else torch.arange(0, inputs, round(1 / keep), device=device)
 
 
 def networks(scope: Scope) -> Rows:
