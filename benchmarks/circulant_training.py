@@ -33,7 +33,7 @@ from itertools import chain, product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import quantiles
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -68,6 +68,8 @@ NARROW = 128
 weights among many pixels."""
 COURSES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 PRECISIONS = ("fp32", "tf32", "bf16")
+RULES = {"adamw": 0.25, "sgd": -1.0}
+"""The exponents of `parameter_groups`: blocks of ``k`` learn ``k**exponent`` times as fast as dense weights."""
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.3)
 
 
@@ -76,8 +78,8 @@ class Experiment:
     """A network on a data set, for how long: ``data`` a file of the folder, of which ``samples``, or a shipped name.
 
     Blocks are computed by the implementation that ``auto`` stands for. ``normed`` puts batch normalisation behind each
-    convolution. Blocks of ``k`` learn ``k**exponent`` times as fast as the rest;
-    0.25 is the rule of `parameter_groups`.
+    convolution. Blocks of ``k`` learn ``k**exponent`` times as fast as the rest; `RULES` has that of
+    `parameter_groups`, by optimizer.
     """
 
     network: str
@@ -87,19 +89,21 @@ class Experiment:
     epochs: int
     batch: int = 128
     learning_rate: float = 1e-3
+    optimizer: Literal["sgd", "adamw"] = "adamw"
     weight_decay: float = 0.0
     warmup_steps: int = 50
     precision: Precision = "tf32"
     augment: bool = False
+    label_smoothing: float = 0.0
     clip_norm: float | None = None
     normed: bool = False
     exponent: float = 0.25
 
     def settings(self, seed: int) -> Training:
         return Training(
-            epochs=self.epochs, batch=self.batch, optimizer="adamw", learning_rate=self.learning_rate,
+            epochs=self.epochs, batch=self.batch, optimizer=self.optimizer, learning_rate=self.learning_rate,
             weight_decay=self.weight_decay, warmup_steps=self.warmup_steps, precision=self.precision,
-            augment=self.augment, clip_norm=self.clip_norm, seed=seed,
+            augment=self.augment, label_smoothing=self.label_smoothing, clip_norm=self.clip_norm, seed=seed,
         )  # fmt: skip
 
 
@@ -181,9 +185,11 @@ def learnt(
     if len(experiment.input) == 3:
         network.to(memory_format=torch.channels_last)
     settings = experiment.settings(seed)
-    groups = parameter_groups(network, lr=settings.learning_rate, weight_decay=settings.weight_decay, optimizer="adamw")
+    groups = parameter_groups(
+        network, lr=settings.learning_rate, weight_decay=settings.weight_decay, optimizer=experiment.optimizer
+    )
     for group in groups[1:]:
-        more = block_size ** (experiment.exponent - 0.25)
+        more = block_size ** (experiment.exponent - RULES[experiment.optimizer])
         group["lr"], group["weight_decay"] = group["lr"] * more, group["weight_decay"] / more
     batches = partial(_batches, train_set, experiment, seed)
     tests = [*loader(test_set, experiment.input, 512, 0, 0, shuffle=False)]
@@ -199,6 +205,8 @@ def learnt(
             "train_loss": state.train_loss, "train_accuracy": state.train_accuracy,
             "test_loss": state.test_loss, "test_accuracy": state.test_accuracy,
             "parameters": sum(parameter.numel() for parameter in network.parameters()),
+            "optimizer": experiment.optimizer, "weight_decay": experiment.weight_decay,
+            "label_smoothing": experiment.label_smoothing,
             "learning_rate": settings.learning_rate, "block_learning_rate": groups[-1]["lr"],
             "batch": experiment.batch, "precision": experiment.precision,
             "converted": None if record is None else [each.layer for each in record.replaced],
@@ -316,10 +324,10 @@ def resumed(path: Path | None, experiments: Mapping[str, Experiment]) -> list[di
     if path is None:
         return []
     earlier = json.loads(path.read_text(encoding="utf-8"))
-    fixed = ("network", "epochs", "batch", "learning_rate", "precision")
+    fixed = ("network", "epochs", "batch", "optimizer", "label_smoothing", "weight_decay", "learning_rate", "precision")
     same = [
         row for row in earlier["rows"]
-        if (asked := experiments.get(row["workload"])) and all(row[name] == getattr(asked, name) for name in fixed)
+        if (asked := experiments.get(row["workload"])) and all(row.get(name) == getattr(asked, name) for name in fixed)
     ]  # fmt: skip
     whole = [row for row in same if len(row["test_accuracy"]) == row["epochs"]]
     return [{"of_commit": earlier["provenance"]["commit"]} | row for row in whole]

@@ -10,16 +10,28 @@ typedef Element<BIAS_TYPE>::type bias_t;
 constexpr int IN_GROUPS = (IN_BLOCKS + 4 * IN_TILES - 1) / (4 * IN_TILES);
 constexpr int NUMBERS = 8 * SLOTS;                         // of a thread block: spectra of 4 weights, or 4 weights
 constexpr int GROUPS = SLOTS >= 64 ? 2 : SLOTS >= 32 ? 4 : 8;  // of threads that share each sum
+constexpr int IN_FLIGHT = 8;                                   // loads of a thread
 
-// Adds `rows` rows of column sums in a fixed order: 32 columns a thread block.
+// Adds every `step`th of `count` numbers, in a fixed order. Loads past the end are predicated off, so that the last ones
+// are in flight together too.
+__device__ __forceinline__ float strided_sum(const float* numbers, size_t stride, int first, int step, int count) {
+  float sum = 0;
+  for (int s = first; s < count; s += IN_FLIGHT * step) {
+    float loaded[IN_FLIGHT];
+#pragma unroll
+    for (int i = 0; i < IN_FLIGHT; ++i)
+      loaded[i] = s + i * step < count ? numbers[(size_t)(s + i * step) * stride] : 0;
+#pragma unroll
+    for (int i = 0; i < IN_FLIGHT; ++i) sum += loaded[i];
+  }
+  return sum;
+}
+
+// Adds `rows` rows of column sums: 32 columns a thread block.
 __device__ __forceinline__ void add_columns(bias_t* to, const float* column_sums, int rows, int width, int block) {
   __shared__ float parts[WARPS][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = block * 32 + lane;
-  float sum = 0;
-  if (column < width) {
-#pragma unroll 8
-    for (int row = warp; row < rows; row += WARPS) sum += column_sums[(size_t)row * width + column];
-  }
+  float sum = column < width ? strided_sum(column_sums + column, width, warp, WARPS, rows) : 0;
   parts[warp][lane] = sum;
   __syncthreads();
   if (warp || column >= width) return;
@@ -27,7 +39,7 @@ __device__ __forceinline__ void add_columns(bias_t* to, const float* column_sums
   to[column] = from_float<BIAS_TYPE>(sum);
 }
 
-// Adds partials in a fixed order and transforms the sums back: weights of one output block and 4 input blocks a thread block.
+// Adds partials and transforms the sums back: weights of one output block and 4 input blocks a thread block.
 // `inverse` is [2][SLOTS][K]: of real and of imaginary parts. Thread blocks beyond these are those of the bias.
 extern "C" __global__ void __launch_bounds__(THREADS)
     reduce_weight_gradient(const float* __restrict__ partials, const float* __restrict__ inverse,
@@ -45,10 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int number = at % NUMBERS, slot = number / 8;
     const float* from = partials + (size_t)tile * TILE + (((slot * OUT_TILES + m) * IN_TILES + n) * 2 + half) * 32 +
                         i * 8 + number % 8;
-    float sum = 0;
-#pragma unroll 16
-    for (int s = at / NUMBERS; s < splits; s += GROUPS) sum += from[(size_t)s * tiles * TILE];
-    parts[at / NUMBERS][number] = sum;
+    parts[at / NUMBERS][number] = strided_sum(from, (size_t)tiles * TILE, at / NUMBERS, GROUPS, splits);
   }
   __syncthreads();
   for (int number = threadIdx.x; number < NUMBERS; number += THREADS) {
