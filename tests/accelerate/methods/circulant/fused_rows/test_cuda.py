@@ -34,6 +34,7 @@ LIMITS = {BF16: 2**-6, FP16: 2**-9, FP32: 2**-10}
 LARGE = [  # block size, p, q, rows: tiles of each kind, and rows and blocks that no tile divides
     (64, 17, 9, 1001), (64, 5, 20, 999), (64, 12, 49, 4097), (64, 61, 16, 5001), (64, 16, 64, 1021), (32, 95, 23, 4099),
     (32, 23, 95, 4099), (128, 23, 5, 1003), (128, 5, 23, 1003), (16, 33, 7, 1009), (16, 7, 100, 4444), (64, 1, 1, 1),
+    (64, 3, 9, 9001),
 ]  # fmt: skip
 NETWORKS = [  # of an MLP, of ViT-B and of GPT-2
     (64, 64, 16, 2048), (64, 16, 64, 2048), (64, 48, 12, 6304), (64, 12, 48, 6304), (64, 36, 12, 6304),
@@ -88,6 +89,7 @@ def check(
 def test_on_the_cpu(case: str, signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
     monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
+    monkeypatch.setattr(cuda, "MANY_SUMS", 1 if signed else 512)
     check(*CASES[case], device="cpu", signed=signed)
 
 

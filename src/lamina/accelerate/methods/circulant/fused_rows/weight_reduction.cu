@@ -1,8 +1,9 @@
 // Weight gradients from the split-K partials of weight_gradient.cu, and the gradient of a bias from column sums of rows.cu.
 //
-// Macros besides those of transforms.cu: WEIGHT_TYPE, the dtype of weights; BIAS_TYPE, that of the bias; OUT_BLOCKS and
-// IN_BLOCKS, p and q; OUT_TILES and IN_TILES of weight_gradient.cu; SWAPPED, whether it had inputs in place of output
-// gradients and the other way round: its sums are then conjugated, and p and q stand for each other.
+// Macros besides those of transforms.cu: WEIGHT_TYPE, the dtype of weights; BIAS_TYPE, that of the bias; SUM_COLUMNS, how
+// many of it a thread block adds; OUT_BLOCKS and IN_BLOCKS, p and q; OUT_TILES and IN_TILES of weight_gradient.cu;
+// SWAPPED, whether it had inputs in place of output gradients and the other way round: its sums are then conjugated, and
+// p and q stand for each other.
 
 typedef Element<WEIGHT_TYPE>::type weight_t;
 typedef Element<BIAS_TYPE>::type bias_t;
@@ -18,33 +19,41 @@ __device__ __forceinline__ void add(float4& sum, float4 one) {
   sum.x += one.x, sum.y += one.y, sum.z += one.z, sum.w += one.w;
 }
 
-// Adds every `step`th of `count` numbers or vectors, in a fixed order, from the `first` on. Loads past the end are
-// predicated off, so that IN_FLIGHT of them are in flight together, the last ones too.
+// Adds every `step`th of `count` numbers or vectors, in a fixed order, from the `first` on. IN_FLIGHT loads are in flight
+// together, the last ones too: those past the end are predicated off.
 template <int IN_FLIGHT, typename T>
 __device__ __forceinline__ T strided_sum(const T* from, size_t stride, int first, int step, int count) {
   T sum = {};
+  int at = first;
 #pragma unroll 1
-  for (int at = first; at < count; at += IN_FLIGHT * step) {
-    T loaded[IN_FLIGHT] = {};
+  for (; at + (IN_FLIGHT - 1) * step < count; at += IN_FLIGHT * step) {
+    T loaded[IN_FLIGHT];
 #pragma unroll
-    for (int i = 0; i < IN_FLIGHT; ++i)
-      if (at + i * step < count) loaded[i] = from[(size_t)(at + i * step) * stride];
+    for (int i = 0; i < IN_FLIGHT; ++i) loaded[i] = from[(size_t)(at + i * step) * stride];
 #pragma unroll
     for (int i = 0; i < IN_FLIGHT; ++i) add(sum, loaded[i]);
   }
+  T loaded[IN_FLIGHT - 1] = {};
+#pragma unroll
+  for (int i = 0; i < IN_FLIGHT - 1; ++i)
+    if (at + i * step < count) loaded[i] = from[(size_t)(at + i * step) * stride];
+#pragma unroll
+  for (int i = 0; i < IN_FLIGHT - 1; ++i) add(sum, loaded[i]);
   return sum;
 }
 
-// Adds `rows` rows of column sums: 32 columns a thread block.
+// Adds `rows` rows of column sums: SUM_COLUMNS columns a thread block.
 __device__ __forceinline__ void add_columns(bias_t* to, const float* column_sums, int rows, int width, int block) {
-  __shared__ float parts[WARPS][32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = block * 32 + lane;
-  float sum = column < width ? strided_sum<8>(column_sums + column, width, warp, WARPS, rows) : 0;
-  parts[warp][lane] = sum;
-  __syncthreads();
-  if (warp || column >= width) return;
-  for (int i = 1; i < WARPS; ++i) sum += parts[i][lane];
-  to[column] = from_float<BIAS_TYPE>(sum);
+  __shared__ float parts[THREADS];
+  const int column = block * SUM_COLUMNS + threadIdx.x % SUM_COLUMNS;
+  const float* from = column_sums + column;
+  parts[threadIdx.x] =
+      column < width ? strided_sum<8>(from, width, threadIdx.x / SUM_COLUMNS, THREADS / SUM_COLUMNS, rows) : 0;
+  for (int left = THREADS / 2; left >= SUM_COLUMNS; left /= 2) {
+    __syncthreads();
+    if (threadIdx.x < left) parts[threadIdx.x] += parts[threadIdx.x + left];
+  }
+  if (threadIdx.x < SUM_COLUMNS && column < width) to[column] = from_float<BIAS_TYPE>(parts[threadIdx.x]);
 }
 
 // Adds partials and transforms the sums back: weights of one output block and 4 input blocks a thread block. Vectors are
