@@ -5,7 +5,8 @@ Networks train with the loop of `lamina train`, in CUDA graphs of whole updates,
 depend on the block size, each by a rule with a different exponent for VGG with batch normalization. The first
 convolution and the classifier stay dense, as in CirCNN, and so do narrow convolutions. For image networks, the
 learning rate is the best of three for the dense network on a sixth of the training images, held out (``--held-out``),
-and that of VGG-16 is VGG-11's; the rules and the gradient clipping of the LSTM were chosen on them too. Only LeNet's
+and that of VGG-16 is VGG-11's; the rules, the optimizer and label smoothing of VGG with batch normalization, and the
+gradient clipping of the LSTM were chosen on them too. Only LeNet's
 was searched again because of a test result. Every run is a process, and processes share the devices: the accuracies
 matter, and epoch times are only recorded. Every epoch is stored when it ends, so that an interrupted benchmark keeps
 it; ``--resume`` takes the complete runs of one and makes the others. Before that, alone on a GPU, training steps with
@@ -109,14 +110,14 @@ class Experiment:
 
 IMAGES: Any = {"weight_decay": 0.05, "precision": "bf16"}
 CIFAR: Any = IMAGES | {"warmup_steps": 150, "augment": True}
+NORMED_VGG: Any = CIFAR | {
+    "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 5e-4, "warmup_steps": 400, "label_smoothing": 0.1,
+    "normed": True, "exponent": -0.5,
+}  # fmt: skip
 EXPERIMENTS = {
     "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR),
-    "vgg11-bn cifar10": Experiment(
-        "vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 100, 128, 5e-4, **CIFAR, normed=True, exponent=0.5
-    ),
-    "vgg16-bn cifar10": Experiment(
-        "vgg16_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 50, 128, 5e-4, **CIFAR, normed=True, exponent=0.5
-    ),
+    "vgg11-bn cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 100, 128, **NORMED_VGG),
+    "vgg16-bn cifar10": Experiment("vgg16_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 50, 128, **NORMED_VGG),
     "conv4fc3-bn cifar10": Experiment(
         "conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR, normed=True
     ),

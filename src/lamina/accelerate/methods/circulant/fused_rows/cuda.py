@@ -33,8 +33,8 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 FEW_STEPS = 4
 """Steps of 16 rows of a thread block of the weight gradient, up to which its partials are most of its work."""
 
-MANY_SUMS = 512
-"""Rows of column sums from which more threads add each column."""
+MANY_SUMS, FEW_COLUMNS = 512, 1024
+"""More rows of column sums, of at most so many columns, take more threads for each column."""
 
 MAX_AMAX_PARTIALS = 128
 """Thread blocks that compute the amax of float32 weights."""
@@ -452,7 +452,7 @@ def run_weight_gradient(
     warps = 1 if kernel_class is not Kernel else min(2 * problem.slots, 32)
     sums, bias = (partials, partials) if column_sums is None or db is None else (column_sums, db)
     sum_rows, width = (0, 0) if sums is partials else sums.shape
-    sum_columns = 8 if sum_rows > MANY_SUMS else 32
+    sum_columns = 8 if sum_rows > MANY_SUMS and width <= FEW_COLUMNS else 32
     macros = problem.macros(warps) | {
         "WEIGHT_TYPE": DTYPE_CODES[dw.dtype], "BIAS_TYPE": DTYPE_CODES[bias.dtype], "SUM_COLUMNS": sum_columns,
         "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles, "SWAPPED": int(transposed),
