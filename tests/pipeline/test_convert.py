@@ -12,6 +12,7 @@ from torch import nn
 from lamina import measure
 from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.select import MIN_SPEEDUP
 from lamina.errors import UsageError
 from lamina.pipeline.convert import convert, timer
 from lamina.record import MODES, Timing
@@ -238,6 +239,19 @@ def test_networks_that_the_compiler_replays_are_timed_one_by_one(monkeypatch: py
     rounds.clear()
     timer(torch.device("cuda"), "reduce-overhead", limit_s=3.0, ready=True, twice=True)({"a": steps["a"]})
     assert rounds == once[:3]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_whole_models_that_python_launches_must_win_by_more(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_convert, "timer", lambda *_, **__: None)
+    monkeypatch.setattr(pipeline_convert, "provenance", lambda _: {})
+    gpu, layer = torch.device("cuda"), MIN_SPEEDUP
+    of_layers = pipeline_convert.selector(gpu, mode, True)
+    of_whole = pipeline_convert.selector(gpu, mode, True, twice=True)
+    on_cpu = pipeline_convert.selector(torch.device("cpu"), mode, True, twice=True)
+    least = {"eager": 1.05, "compiled": 1.05}.get(mode, layer)
+    assert (of_layers.min_speedup, of_whole.min_speedup, on_cpu.min_speedup) == (layer, least, layer)
+    assert of_whole.short_speedup == (1.1 if mode == "reduce-overhead" else least)
 
 
 def test_two_timings_of_a_step_spread_over_what_changed_between_them() -> None:

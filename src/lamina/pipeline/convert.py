@@ -18,7 +18,7 @@ from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
 from lamina.accelerate.methods.circulant.relus import FusedReLU, fuse_relus
 from lamina.accelerate.registry import method_of
-from lamina.accelerate.select import SHORT_US, Cache, Selector, Timer, forget_compiled
+from lamina.accelerate.select import MIN_SPEEDUP, SHORT_US, Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
 from lamina.accelerate.select.whole import twin
 from lamina.accelerate.training.sparsity_monitor import wire
@@ -45,6 +45,10 @@ UNSTEADY_SPEEDUP = 1.1
 """Dense over converted that a short step needs where the two are not interleaved, as in ``reduce-overhead``: its launch
 overhead changes by as much between two compilations of one network."""
 
+LAUNCHED_SPEEDUP = 1.05
+"""Dense over converted that a step needs where Python launches its kernels, in ``eager`` and ``compiled`` mode: launch
+overhead changes by as much with what else the host runs, and the two may differ in how much of a step it is."""
+
 
 def convert(
     model: nn.Module,
@@ -64,8 +68,8 @@ def convert(
     With ``select="measure"``, every layer that the method can replace is timed as it stands and in each of the method's
     implementations, on the inputs that reach it when ``example`` goes through the model: its forward pass, and in
     training the gradients of its weights and inputs. A layer keeps its dense module unless an implementation is faster
-    by more than the spread of the times. The model keeps them all unless its whole step is faster, with every layer
-    that was selected or with those that save the most. Move the model to its device, type and memory layout first, and
+    by more than the spread of the times. The model keeps them all unless its whole step is faster, by 5 % where Python
+    launches its kernels, with every layer that was selected or with those that save the most. Move the model to its device, type and memory layout first, and
     call this under ``torch.autocast`` if the model will run so.
     Circulant layers compute a `torch.nn.ReLU` beside them in their kernels, and an identity replaces it, where
     `torch.fx` can trace the model: one that alone reads their output, or whose output they alone read.
@@ -216,8 +220,9 @@ def selector(
     """
     folder = None if cache is None else Path(cache)
     time = timer(device, mode, rounds, limit_s, twice=twice)
+    least = LAUNCHED_SPEEDUP if twice and device.type == "cuda" and mode in ("eager", "compiled") else MIN_SPEEDUP
     unsteady = UNSTEADY_SPEEDUP if twice and mode == "reduce-overhead" else None
-    return Selector(time, Cache(folder, provenance(device)), mode, training, short_speedup=unsteady)
+    return Selector(time, Cache(folder, provenance(device)), mode, training, least, short_speedup=unsteady)
 
 
 def cost_model(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> CostModel:
