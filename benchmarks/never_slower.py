@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 import lamina
 from benchmarks import results
-from lamina import accelerate, measure, run
+from lamina import accelerate, build, measure, run
 from lamina.accelerate.select import DENSE, Cache, LayerCall, Selector, Timer, layer_step, observe, one_by_one
 from lamina.build.models import ZOO, create
 from lamina.pipeline.convert import convert, timer
@@ -104,7 +104,7 @@ def measured(
 ) -> Iterator[dict[str, Any]]:
     """A row for each distinct layer that the method can replace, and one for the whole step."""
     model, x, config, training, layout = prepared(network, precision, method, device)
-    dense = copy.deepcopy(model)
+    dense = build.copied(model)
     common = {
         "workload": network.name, "precision": precision, "layout": layout, "batch": network.batch, "mode": mode,
         "timing": "graph" if mode == "graph" else "wall" if device.type == "cuda" else "cpu",

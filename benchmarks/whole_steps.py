@@ -23,7 +23,6 @@ Run: python -m benchmarks.whole_steps [--networks mlp,alexnet] [--precisions bf1
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import json
 import time
@@ -48,7 +47,7 @@ from benchmarks.never_slower import METHODS, PRECISIONS, Network, autocast
 from benchmarks.processes import Rows, each_in_a_process
 from benchmarks.whole_networks import ALL, LONGEST, SMOKE, Dense, dense_networks
 from benchmarks.whole_summary import summary
-from lamina import accelerate, measure, run
+from lamina import accelerate, build, measure, run
 from lamina.accelerate.runtime.compile_ahead import compile_ahead
 from lamina.accelerate.select import Compiler, compiled
 from lamina.accelerate.select.step import plain_loss
@@ -151,7 +150,7 @@ def measured(
         for dense in dense_networks(network, precision, device, training):
             with autocast(precision if training else "", device):
                 model, record = lamina.convert(
-                    copy.deepcopy(dense.model), config, example=dense.x, select="measure", limit_s=SELECT_S,
+                    build.copied(dense.model), config, example=dense.x, select="measure", limit_s=SELECT_S,
                     mode=cast(Mode, mode if device.type == "cuda" else "eager"), training=training, cache=cache,
                 )  # fmt: skip
             sides[dense.impl] = Side(dense, dense.model, record)

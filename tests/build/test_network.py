@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import lamina.spec.layers.activation as activations
-from lamina.build import SpecModule, from_network, to_precision, trace
+from lamina.build import SpecModule, copied, from_network, to_precision, trace
 from lamina.build.modules import WindowPool, WithinChannelNorm
 from lamina.spec import Input, Network
 from lamina.spec import layers as spec
@@ -200,3 +200,19 @@ def test_lazy_parameters_keep_waiting_for_their_shape() -> None:
     moved = to_precision(module, "fp32", torch.device("cpu"), "nhwc")
     assert moved[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert moved(torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)).shape == (2, 5)
+
+
+def test_a_copy_has_weights_of_its_own_in_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = nn.Sequential(nn.LSTM(4, 4), nn.GRU(4, 4))
+    flattened: list[nn.Module] = []
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda layer: flattened.append(layer))
+    twin = copied(network)
+    assert flattened[-2:] == [*twin] and [*twin] != [*network]
+    for one, other in zip(network.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(one, other) and one.data_ptr() != other.data_ptr()
+
+
+@pytest.mark.gpu
+def test_weights_of_a_copied_lstm_are_in_one_chunk() -> None:
+    twin = copied(nn.LSTM(8, 8, num_layers=2, device="cuda"))
+    assert len({weight.untyped_storage().data_ptr() for weight in twin.parameters()}) == 1

@@ -2,7 +2,7 @@
 
 from lamina.build.calls import Call, Trace
 from lamina.build.implementation import by_algorithm, dense, require_algorithm
-from lamina.build.network import DTYPES, SpecModule, build_layer, to_precision
+from lamina.build.network import DTYPES, SpecModule, build_layer, copied, to_precision
 from lamina.build.target import Target, from_external, from_network, from_zoo
 from lamina.build.trace import trace
 from lamina.build.traced import TracedNetwork
@@ -19,6 +19,7 @@ __all__ = [
     "build_layer",
     "by_algorithm",
     "chains",
+    "copied",
     "dense",
     "from_external",
     "from_network",

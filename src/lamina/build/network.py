@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from lamina.errors import UnsupportedError
 from lamina.record.wording import listed
 from lamina.spec import Network, ResolvedLayer, Shape
 from lamina.spec import layers as spec
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class SpecModule(nn.Module):
@@ -180,6 +183,18 @@ def to_precision(module: nn.Module, precision: str, device: torch.device, layout
             lambda one: one if is_lazy(one) or one.dim() != 4 else one.to(memory_format=torch.channels_last)
         )
     return module
+
+
+def copied(module: M) -> M:
+    """A copy with weights of its own. Those of recurrent layers are in one chunk, as those of a new layer.
+
+    Otherwise cuDNN copies them in each call, and a copy would be slower than the user's layer.
+    """
+    twin = copy.deepcopy(module)
+    for layer in twin.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.flatten_parameters()
+    return twin
 
 
 def _require_values(module: nn.Module) -> None:

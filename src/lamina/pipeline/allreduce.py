@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -123,7 +122,7 @@ def _converted(network: nn.Module, method: Method) -> tuple[nn.Module, Mapping[s
     if method.dense:
         return network, {}
     try:
-        model, record = accelerate.convert(copy.deepcopy(network), accelerate.configuration(method))
+        model, record = accelerate.convert(build.copied(network), accelerate.configuration(method))
     except LaminaError as error:
         return network, dict.fromkeys((name for name, _ in network.named_modules()), str(error))
     return model, {one.layer: str(one.refusal) for one in record.skipped}

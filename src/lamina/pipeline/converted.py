@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> C
     for first, *others in found:  # the layers that are replaced with one have its method
         modules = (id(trace.calls[index].module) for index in others)
         own |= {paths[one]: trace.calls[first].resolved.layer.method for one in modules if one in paths}
-    model = copy.deepcopy(network)
+    model = build.copied(network)
     layers: dict[str, nn.Module] = {}
     refusals: dict[str, str] = {}
     for wanted in dict.fromkeys([method, *filter(None, own.values())]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +78,7 @@ class Selected:
         if any(id(calls[index].module) not in paths for index in chosen):
             model: nn.Module = build.TracedNetwork(cast(build.Trace, self.network.trace), chosen)
         else:
-            model = copy.deepcopy(self.network.module)
+            model = build.copied(self.network.module)
             for index, module in chosen.items():
                 model = put(model, paths[id(calls[index].module)], module)
         weighted = {index for index, call in enumerate(calls) if _has_matrix(call.module)}
@@ -152,7 +151,7 @@ def _of_module(module: nn.Module, method: Method, chosen: Selector | CostModel, 
     if call is None:
         raise UnsupportedError("the example did not reach it")
     config = accelerate.configuration(method)
-    new, record = accelerate.convert(copy.deepcopy(module), config, example=call, selector=chosen)
+    new, record = accelerate.convert(build.copied(module), config, example=call, selector=chosen)
     if not record.replaced:
         refusals = (_without_impl(str(one.refusal), DENSE) for one in record.skipped)
         raise UnsupportedError("; ".join(dict.fromkeys(refusals)))
@@ -164,7 +163,7 @@ def _of_module(module: nn.Module, method: Method, chosen: Selector | CostModel, 
 def _of_merged(unit: nn.Module, method: Method, chosen: Selector | CostModel, call: LayerCall | None) -> Choice:
     """What is selected for layers that the method replaces together."""
     config = accelerate.configuration(method)
-    new = converter(config).replace(copy.deepcopy(unit), config)
+    new = converter(config).replace(build.copied(unit), config)
     selection, module = select_layer(unit, new, config, chosen, call)
     return Choice(module, selection.impl, _without_impl(selection.reason, selection.impl))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -64,9 +63,9 @@ def implementation(point: Point) -> run.Implement | None:
         # A copy: the dense layer still carries the walk, and its weights are what is projected.
         if isinstance(module, nn.Sequential):  # no layer is one, so these are layers that `units` merged
             config = accelerate.configuration(method)
-            fused: nn.Module = converter(config).replace(copy.deepcopy(module), config)
+            fused: nn.Module = converter(config).replace(build.copied(module), config)
             return fused
-        model, conversion = accelerate.convert(copy.deepcopy(module), accelerate.configuration(method))
+        model, conversion = accelerate.convert(build.copied(module), accelerate.configuration(method))
         if not conversion.replaced:
             reasons = dict.fromkeys(str(skipped.refusal) for skipped in conversion.skipped)
             raise UnsupportedError(f"{method}: {'; '.join(reasons)}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 from torch import nn
 
+from lamina import build
 from lamina.build import Target
 from lamina.pipeline.apply.model import fold
 from lamina.pipeline.deft import recipe_files
@@ -29,7 +29,7 @@ def save(folder: Path, model: nn.Module, dense: nn.Module, plan: Plan, target: T
     Raises:
         UsageError: a layer's type has no recipe, or the folder cannot be written.
     """
-    dense = copy.deepcopy(dense)
+    dense = build.copied(dense)
     folded = folds(plan.run.method) and fold(dense) is None
     origin = recipe_files.Origin(target.name, classes, target.network, folded)
     methods = {one.name: (one.method, one.with_) for one in plan.layers if one.method != "dense"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from lamina import measure, run
+from lamina import build, measure, run
 from lamina.build import Target
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.apply.folder import save
@@ -72,7 +71,7 @@ def try_plan(
     network = network.to(at).train(plan.goal == "train")
     inputs, *_ = target.example(batch or plan.batch, None, "fp32", at, "nchw", seed)
     run.size_lazy_parameters(network, tuple(inputs))
-    dense = copy.deepcopy(network)
+    dense = build.copied(network)
     model, done = applied(network, plan, example=tuple(inputs) if at.type == "cuda" else None, source=source)
     if strict and done.refused:
         raise UsageError("--strict: " + "; ".join(f"{name}: {reason}" for name, reason in done.refused.items()))

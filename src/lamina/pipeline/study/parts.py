@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
+from lamina import build
 from lamina.accelerate.convert import put, units_of
 from lamina.accelerate.methods.fusion import Fusion
 from lamina.accelerate.select import Selector, compiled, observe
@@ -39,7 +39,7 @@ def parts_us(
     What several modules without parameters compute alike is timed once. Neighbours are one part, by the name of the
     first: compiled.
     """
-    twin = copy.deepcopy(network)
+    twin = build.copied(network)
     united = unite(twin, fused)
     for module in twin.modules():
         if getattr(module, "inplace", False):

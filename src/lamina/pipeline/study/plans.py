@@ -82,7 +82,7 @@ class Plans:
     def recover(self, options: Mapping[str, Mapping[str, float]]) -> None:
         """Make the variants of layers with pruned inputs that options name; trained from the start they need none."""
         if not self.subject.training:  # else weights are learned after the choice
-            dense = copy.deepcopy(self.dense).eval()
+            dense = build.copied(self.dense).eval()
             self._variants |= fitted(dense, options, self.subject.material, self.subject.device, self.watch)
 
     def make(self, choice: Choice) -> nn.Module:
@@ -91,7 +91,7 @@ class Plans:
         Raises:
             UsageError: a layer has no variant of its choice.
         """
-        model = copy.deepcopy(self.dense)
+        model = build.copied(self.dense)
         rest: dict[str, str] = {}
         for layer, impl in choice.items():
             if Method.parse(impl).name == "eliminated":
@@ -162,7 +162,7 @@ class Plans:
         if question not in self.journal:
             x = run.moved(self.subject.material.example(self.subject.batch), self.subject.device)
             made = _with_dense_layers(self.make({layer: impl}))  # in float32, which needs no kernel of its own
-            model, dense = made.eval(), copy.deepcopy(self.dense).eval()
+            model, dense = made.eval(), build.copied(self.dense).eval()
             self.journal.put(question, max(100 - agreement(model, dense, [x], self.subject.device), 1e-9))
         return float(self.journal[question])
 
@@ -221,7 +221,7 @@ class Plans:
                 return accuracy(deployed, parts.ordered(part), subject.device, precision, parts.classes)
             some = islice(parts.ordered(part, subject.batch), ERROR_BATCHES)
             inputs = (run.moved(x, subject.device, torch.float32) for x, _ in some)
-            reference = copy.deepcopy(subject.dense).eval()
+            reference = build.copied(subject.dense).eval()
             return agreement(_Cast(deployed, precision), reference, inputs, subject.device)
 
     def key(self, choice: Choice, repeat: int = 0) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -67,7 +66,7 @@ class Subject:
         Raises:
             UnsupportedError: there is none to fold, or it cannot be traced.
         """
-        network = copy.deepcopy(self.dense).eval()
+        network = build.copied(self.dense).eval()
         fold_batchnorm(network)
         return network
 
@@ -87,7 +86,7 @@ class Subject:
             UnsupportedError: another package refuses the network.
         """
         stored = "fp32" if self.training else settings.precision
-        twin = build.to_precision(copy.deepcopy(model), stored, self.device, settings.layout)
+        twin = build.to_precision(build.copied(model), stored, self.device, settings.layout)
         twin = apply_rival(without(settings.method, FOLD, COMPRESSED), twin)
         return twin.train(self.training)
 
@@ -229,7 +228,7 @@ class Subject:
         with suppress(RuntimeError):  # such as too little memory for a copy
             eager = step
             if settings.mode in REPLAYED:
-                eager = self.step(copy.deepcopy(model), replace(settings, mode="eager"))
+                eager = self.step(build.copied(model), replace(settings, mode="eager"))
                 eager()  # allocates the optimizer's state
             with measure.peak_memory(self.device) as peak:
                 eager()

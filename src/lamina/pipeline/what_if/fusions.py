@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from lamina import accelerate
+from lamina import accelerate, build
 from lamina.accelerate.methods.fusion import Fusion
 from lamina.accelerate.methods.fusion.convert import replace as fused
 from lamina.accelerate.methods.fusion.convert import runs as fusible
@@ -74,7 +73,7 @@ def without_activations(stage: Stage) -> Iterator[WhatIf]:
     names = [name for name, module in stage.network.module.named_modules() if any(module is one for one in gone)]
 
     def bare() -> nn.Module:
-        model = copy.deepcopy(stage.network.module)
+        model = build.copied(stage.network.module)
         for name in names:
             parent, _, last = name.rpartition(".")
             setattr(model.get_submodule(parent), last, nn.Identity())
@@ -98,7 +97,7 @@ def l1_bypass(stage: Stage) -> Iterator[WhatIf]:
         return
     detail = "{} by triton, loads by .cg"
     parts = [
-        Part(part.layers, fused(copy.deepcopy(part.module), Fusion(impl="kernel")), part.x, part.module)
+        Part(part.layers, fused(build.copied(part.module), Fusion(impl="kernel")), part.x, part.module)
         for part in _fusible(stage)
     ]
     stage.time_parts("l1_bypass", parts, lambda part: [detail.format(_kinds(part.dense or part.module))])
@@ -115,7 +114,7 @@ def l1_bypass(stage: Stage) -> Iterator[WhatIf]:
             "l1_bypass",
             detail.format(_kinds(part)),
             ours,
-            lambda part=part: fused(copy.deepcopy(part), Fusion(impl="kernel", l1_bypass=True)),  # type: ignore[misc]
+            lambda part=part: fused(build.copied(part), Fusion(impl="kernel", l1_bypass=True)),  # type: ignore[misc]
             predict,
         )
     if stage.point.precision == "fp32":
@@ -151,7 +150,7 @@ def _fusers(stage: Stage, module: nn.Module, only: Collection[str] | None = None
 
     def by(config: Fusion) -> Callable[[], nn.Module]:
         where = None if only is None else lambda name, _: name in only
-        return lambda: accelerate.convert(copy.deepcopy(module), config, where)[0]
+        return lambda: accelerate.convert(build.copied(module), config, where)[0]
 
     if not stage.gpu:
         return {"plain torch": by(WAYS["plain torch"])}
@@ -164,7 +163,7 @@ def _fusers(stage: Stage, module: nn.Module, only: Collection[str] | None = None
 
 def _fastest(stage: Stage, parts: Sequence[Part], measured: Sequence[WhatIf]) -> nn.Module:
     """The network with each part in the way that was measured to be its fastest, left as it is where none was."""
-    model = copy.deepcopy(stage.network.module)
+    model = build.copied(stage.network.module)
     phase = WHOLE_STEP if stage.network.backward else "forward"
     fused_parts = 0
     for part in parts:
@@ -191,7 +190,7 @@ def _channels_last(module: nn.Module) -> nn.Module:
 def _compiled(module: nn.Module) -> nn.Module:
     # Parts share the code of Sequential.forward, and a code object is compiled only a few times.
     torch.compiler.reset()
-    compiled: nn.Module = torch.compile(copy.deepcopy(module))  # type: ignore[assignment]
+    compiled: nn.Module = torch.compile(build.copied(module))  # type: ignore[assignment]
     return compiled
 
 

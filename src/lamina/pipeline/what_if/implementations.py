@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -90,7 +89,7 @@ class Candidate:
         config = accelerate.configuration(self.method)
         # A copy: some cost models leave their constants in the layer, and it is to be timed as it is.
         model = CostModel(roofs, "graph", training)
-        times = predictions_of(config)(self.part.module, copy.deepcopy(self.new), self.call, model)
+        times = predictions_of(config)(self.part.module, build.copied(self.new), self.call, model)
         ran, _ = executed(self.new, str(self.method), "forward")
         own = {name: found.time_us for name, found in times.items() if name != DENSE}
         name = next((name for name in own if name in ran), min(own, key=lambda name: own[name]))

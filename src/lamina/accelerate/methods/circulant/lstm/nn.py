@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Literal, Self
 
 import torch
@@ -15,6 +16,9 @@ from lamina.accelerate.methods.circulant.config import Impl, Selectable, check_b
 from lamina.accelerate.methods.circulant.projection import coverage, project
 from lamina.accelerate.methods.circulant.reference import dense_matrix, lstm_cell
 from lamina.errors import UsageError
+
+# Dense weights of blocks are made in each call, and the user cannot flatten them.
+warnings.filterwarnings("ignore", "RNN module weights are not part of single", UserWarning, __name__.replace(".", r"\."))
 
 State = tuple[Tensor, Tensor]
 _GATES = 4
