@@ -113,6 +113,7 @@ def _rungs(row: Row) -> bool:
     return rung and strict(row, precision="fp32", phase="step", timing="graph")
 
 
+LEARNT = ("workload", "block_size", "seed", "epochs", "parameters", "median_us", "test_accuracy", "train_loss")
 NETWORKS = ("alexnet", "vgg11_cifar", "cifarnet", "cifarnet64")
 ZEROS = ("workload", "impl", "batch", "iterations", "every", "pace", "densities", "sampled", "trend_apart")
 
@@ -141,10 +142,8 @@ KNOWN: Mapping[str, Extract] = {
     "circulant_recurrent": Extract(
         "circulant_recurrent", (*BASIC, "size"), lambda row: strict(row, precision="fp32", timing="graph")
     ),
-    "circulant_accuracy": Extract(
-        "circulant_accuracy",
-        ("workload", "block_size", "seed", "epochs", "parameters", "median_us", "test_accuracy", "train_loss"),
-    ),
+    "circulant_accuracy": Extract("circulant_accuracy", LEARNT),
+    "circulant_accuracy_long": Extract("circulant_accuracy_vgg_cifar10", LEARNT, optional=True),
     "activation_zeros": Extract("sparse_training", ZEROS, _watched),
     "activation_zeros_long": Extract("sparse_training_long", ZEROS, _watched, optional=True),
     "monitor_overhead": Extract(

@@ -18,7 +18,7 @@ from lamina.accelerate.methods.circulant.reference import dense_matrix, lstm_cel
 from lamina.errors import UsageError
 
 # Dense weights of blocks are made in each call, and the user cannot flatten them.
-warnings.filterwarnings("ignore", "RNN module weights are not part of single", UserWarning, __name__.replace(".", r"\."))
+warnings.filterwarnings("ignore", "RNN module weights are not part of", UserWarning, __name__.replace(".", r"\."))
 
 State = tuple[Tensor, Tensor]
 _GATES = 4
