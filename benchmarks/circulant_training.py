@@ -6,12 +6,12 @@ depend on the block size, each by a rule with a different exponent for VGG with 
 convolution and the classifier stay dense, as in CirCNN, and so do narrow convolutions. For image networks, the
 learning rate is the best of three for the dense network on a sixth of the training images, held out (``--held-out``),
 and that of VGG-16 is VGG-11's; the rules, the optimizer and label smoothing of VGG with batch normalization, and the
-gradient clipping of the LSTM were chosen on them too. Only LeNet's
-was searched again because of a test result. Every run is a process, and processes share the devices: the accuracies
-matter, and epoch times are only recorded. Every epoch is stored when it ends, so that an interrupted benchmark keeps
-it; ``--resume`` takes the complete runs of one and makes the others. Before that, alone on a GPU, training steps with
-Adam are timed, and their memory is measured: dense in the better layout against circulant layers with random sign
-flips, all but the first and last layer, each with its selected implementation.
+gradient clipping of the LSTM were chosen on them too. Only LeNet's was searched again because of a test result. Every
+run is a process, and processes share the devices: the accuracies matter, and epoch times are only recorded. Every epoch
+is stored when it ends, so that an interrupted benchmark keeps it; ``--resume`` takes the complete runs of one and makes
+the others. Before that, alone on a GPU, training steps with Adam are timed, and their memory is measured: dense in the
+better layout against circulant layers with random sign flips, all but the first and last layer, each with its selected
+implementation.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """
