@@ -8,8 +8,9 @@ bit by bit. Besides, zeros in all ReLUs' maps over training (figures 6.1, 6.2, 6
 a monitor that looks at every map at every iteration, and one that samples, on the same training.
 
 Images are CIFAR-10's where the environment's ``DATA`` names a folder that has them, else the Fashion-MNIST that comes
-with this project. ``long`` watches two networks for 50,000 iterations, as long as the dissertation trains; an
-interrupted run goes on with the network that is not yet in its results file. ``smoke`` needs no GPU.
+with this project. ``long`` watches two networks for 50,000 iterations, as long as the dissertation trains, and AlexNet
+until its periods may have changed; an interrupted run goes on with the network that is not yet in its results file.
+``smoke`` needs no GPU.
 
 Run: python -m benchmarks.sparse_training full
 """
@@ -101,7 +102,10 @@ SCOPES = {
     ),
     "long": Scope(  # as long as the dissertation trains, at its parameters: periods grow, and maps hibernate
         "cuda", (),
-        (Network("cifarnet64", CIFAR, 128, 50_000), Network("vgg11_cifar", CIFAR, 128, 50_000)),
+        (
+            Network("cifarnet64", CIFAR, 128, 50_000), Network("vgg11_cifar", CIFAR, 128, 50_000),
+            Network("alexnet", IMAGENET, 64, 15_000),
+        ),
         Parameters(), processes=2,
     ),
     "few": Scope("cuda", (Network("vgg16", IMAGENET, 64, 1, 2), Network("alexnet", IMAGENET, 64, 5, 3)), ()),
