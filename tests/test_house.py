@@ -128,6 +128,12 @@ def test_relative_links_lead_somewhere() -> None:
     links = [(page, link) for page in files(".md") for link in re.findall(r"\]\(([^)#\s]+)", text_of(page))]
     local = [(page, link) for page, link in links if not re.match(r"[a-z]+:", link)]
     assert [f"{page.name}: {link}" for page, link in local if not (page.parent / link).exists()] == []
+    docs = ROOT / "docs"
+    outside = [
+        (page, link) for page, link in local
+        if page.is_relative_to(docs) and not (page.parent / link).resolve().is_relative_to(docs)
+    ]  # fmt: skip
+    assert outside == [], "Sphinx knows no pages outside docs"
 
 
 def capability_headings(text: str) -> list[str]:
