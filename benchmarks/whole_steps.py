@@ -12,7 +12,7 @@ fp32 and tf32 run in float32; bf16 trains under autocast, and infers with bf16 w
 in fp32. Converted networks have other weights, so their steps are not compared; ``benchmarks/never_slower.py`` checks
 each layer against float64, and graphs are compared with eager mode when they are captured.
 
-In eager and compiled mode steps are bound by launch overhead, that of the host: other jobs on it make them slower.
+Launch overhead, by which steps in eager and compiled mode may be bound, is that of the host: other jobs on it raise it.
 
 With ``--processes``, each network and precision has a process of its own. They compile and convert side by side, and
 time one at a time, while no other uses the device. Results are written whenever one has ended, and with one process

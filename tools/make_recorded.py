@@ -143,7 +143,7 @@ KNOWN: Mapping[str, Extract] = {
         "circulant_recurrent", (*BASIC, "size"), lambda row: strict(row, precision="fp32", timing="graph")
     ),
     "circulant_accuracy": Extract("circulant_accuracy", LEARNT),
-    "circulant_accuracy_long": Extract("circulant_accuracy_vgg_cifar10", LEARNT, optional=True),
+    "circulant_accuracy_long": Extract("circulant_accuracy_vgg_cifar10", LEARNT),
     "activation_zeros": Extract("sparse_training", ZEROS, _watched),
     "activation_zeros_long": Extract("sparse_training_long", ZEROS, _watched, optional=True),
     "monitor_overhead": Extract(

@@ -188,7 +188,7 @@ def to_precision(module: nn.Module, precision: str, device: torch.device, layout
 def copied(module: M) -> M:
     """A copy with weights of its own. Those of recurrent layers are in one chunk, as those of a new layer.
 
-    Otherwise cuDNN copies them in each call, and a copy would be slower than the user's layer.
+    Otherwise cuDNN copies them to one in each call, which it does not for the user's layer.
     """
     twin = copy.deepcopy(module)
     for layer in twin.modules():

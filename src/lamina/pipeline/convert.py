@@ -30,7 +30,7 @@ from lamina.pipeline.whole_model import faster_whole
 from lamina.record import MODES, Conversion, ConvertedLayer, Mode, Timing
 from lamina.record.roofs import Roofs
 from lamina.spec import Method
-from lamina.spec.plan import CAPTURED, COMPILED
+from lamina.spec.plan import CAPTURED, COMPILED, REPLAYED
 
 Select = Literal["measure", "model"]
 """How to select an implementation for each layer: by measuring, or by the method's cost model."""
@@ -220,7 +220,7 @@ def selector(
     """
     folder = None if cache is None else Path(cache)
     time = timer(device, mode, rounds, limit_s, twice=twice)
-    least = LAUNCHED_SPEEDUP if twice and device.type == "cuda" and mode in ("eager", "compiled") else MIN_SPEEDUP
+    least = LAUNCHED_SPEEDUP if twice and device.type == "cuda" and mode not in REPLAYED else MIN_SPEEDUP
     unsteady = UNSTEADY_SPEEDUP if twice and mode == "reduce-overhead" else None
     return Selector(time, Cache(folder, provenance(device)), mode, training, least, short_speedup=unsteady)
 

@@ -1,6 +1,5 @@
 """Each rung adds the same partials, by a kernel of its own."""
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import pytest
@@ -8,13 +7,13 @@ import torch
 
 from benchmarks.ladder import weight_reduction
 from benchmarks.ladder.rows import Layer
+from benchmarks.ladder.rungs import Time
 from benchmarks.results import Row
 from lamina.accelerate.methods.circulant.fused_rows import cuda
-from lamina.record import Timing
 from lamina.testing.cuda_on_cpu import KernelOnCpu
 
 
-def test_each_rung_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rung_is_timed(cold: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = set()
 
     class Named(KernelOnCpu):
@@ -29,12 +28,8 @@ def test_each_rung_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "MANY_SUMS", 1)
     monkeypatch.setattr(cuda, "weight_tile", lambda *_: cuda.WeightTile(1, 1, 1, item_blocks=2))
 
-    def time(call: Callable[[], object]) -> Timing:
-        call()
-        return Timing("graph", "cold", 2.0, 1.0, 3.0, 9)
-
     layer = Layer("small", 50, 32, 48, 16, precision="tf32")
-    rows = [*weight_reduction.measured(layer, time, 1000.0, torch.device("cpu"))]
+    rows = [*weight_reduction.measured(layer, cold, 1000.0, torch.device("cpu"))]
     assert [row["impl"] for row in rows] == [
         f"fused_rows[reduction={rung}]" for rung in ("numbers", "predicated", "vectors")
     ]
