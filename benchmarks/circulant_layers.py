@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import prod
 from pathlib import Path
 from statistics import fmean
@@ -40,6 +41,8 @@ from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCi
 from lamina.accelerate.methods.circulant.reference import dense_matrix
 from lamina.accelerate.methods.circulant.spectral.kernels import dft_cost
 from lamina.accelerate.methods.circulant.tiles import scaled_fp16_pays
+from lamina.accelerate.runtime.compile_ahead import compile_ahead
+from lamina.accelerate.select import Compiler
 from lamina.build import DTYPES
 from lamina.pipeline.convert import selector
 from lamina.spec.published import entry
@@ -49,6 +52,7 @@ REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 FLOORS = ("A", "B")
 """Layers whose forward passes are compared with the time to copy their bytes."""
 BLOCK_SIZE = 64
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 def chosen(block_size: int) -> str:
@@ -82,6 +86,11 @@ class Layer:
     def pad(self) -> int:
         """Pixels of padding."""
         return self.kernel // 2 if self.padding < 0 else self.padding
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """Memory layouts of its inputs."""
+        return tuple(FORMATS) if self.kernel else ("nchw",)
 
     @property
     def stays_dense(self) -> bool:
@@ -190,25 +199,37 @@ def error_of(module: Any, x: Tensor, gy: Tensor) -> float:
     return max(run.relative_error([mine], [theirs]) for mine, theirs in pairs)
 
 
+def compile_kernels(layer: Layer, device: torch.device) -> None:
+    """Compile the kernels of a layer's candidates in threads, for every precision and layout."""
+    later = Compiler(selector(device, "graph", training=True))
+    with compile_ahead():
+        for precision, layout in product(PRECISIONS, layer.layouts):
+            with run.precision_mode(precision, autotune=False):
+                x = layer.input().to(device, DTYPES[precision], memory_format=FORMATS[layout]).requires_grad_()
+                module: Any = layer.circulant().to(device, DTYPES[precision])
+                module.impl = "auto"
+                tune(module, x, later, dense=True)  # what compiles selects the dense layer
+
+
 def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
     """Rows of one layer: dense, the frequency-domain kernels and the selection, by precision, layout and clock."""
     device = torch.device("cuda")
     graph, events, wall = measure.GraphClock(device), measure.EventsClock(device), measure.clock("wall", device)
     chooser = selector(device, "graph", training=True)
+    if not layer.stays_dense:
+        compile_kernels(layer, device)
     ours, frequency = chosen(layer.block_size), kernel(layer.block_size)
     same = "dense" if layer.stays_dense else frequency
     floored = layer.group in FLOORS
     copy_gbs = measure.measure_roofs(device).copy_gbs if floored else float("nan")
     for precision in PRECISIONS:
         dtype = DTYPES[precision]
-        for layout in ("nchw", "nhwc") if layer.kernel else ("nchw",):
+        for layout in layer.layouts:
             with run.precision_mode(precision), torch.cuda.stream(graph.stream):
                 torch.manual_seed(0)
-                x = layer.input().to(device, dtype)
-                dense: Any = layer.dense().to(device, dtype)
-                if layout == "nhwc":
-                    x, dense = x.to(memory_format=torch.channels_last), dense.to(memory_format=torch.channels_last)
-                x.requires_grad_()
+                x = layer.input().to(device, dtype, memory_format=FORMATS[layout]).requires_grad_()
+                dense: Any = layer.dense()
+                dense.to(device, dtype, memory_format=FORMATS[layout])
                 modules: dict[str, Any] = {"dense": dense}
                 reasons, again = {ours: f"a block of {layer.block_size} exceeds its channels"}, layer.stays_dense
                 if not layer.stays_dense:
