@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from benchmarks.never_slower import LOWEST
@@ -11,7 +12,7 @@ Row = Mapping[str, Any]
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Dense over converted in the same mode, best mode over best dense mode, each side's best mode, and slower rows.
+    """Dense over converted in the same mode, the host's launch overhead, best modes, and how many rows are slower.
 
     Names are of a network and a precision; also of a method, if there are several.
     """
@@ -25,6 +26,9 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         f"speedup, {mode}": {name(row): round(row["speedup"], 3) for row in ours if row["mode"] == mode}
         for mode in dict.fromkeys(row["mode"] for row in rows)
     }
+    overheads: dict[str, list[float]] = {}
+    for row in ours:
+        overheads.setdefault(name(row), []).append(row["launch_overhead_us"])
     best: dict[str, float] = {}
     dense_mode: dict[str, str] = {}
     our_mode: dict[str, str] = {}
@@ -34,6 +38,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         best[one] = round(dense["median_us"] / mine["median_us"], 3)
         dense_mode[one], our_mode[one] = dense["mode"], mine["mode"]
     return found | {
+        "launch overhead, us": {one: round(median(each), 2) for one, each in overheads.items()},
         "speedup, best mode over best dense mode": best,
         "fastest mode, dense": dense_mode,
         "fastest mode, converted": our_mode,

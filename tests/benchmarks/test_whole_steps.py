@@ -39,6 +39,7 @@ def test_rows_fit_the_schema_and_say_what_ran(precision: str) -> None:
     assert (dense["impl"], ours["impl"]) == ("dense", CIRCULANT)
     assert dense["speedup"] == 1.0 and dense["executed_impl"] == "dense"
     assert ours["executed_impl"] == f"{ours['replaced']} of {ours['replaceable']} layers replaced"
+    assert ours["launch_overhead_us"] == dense["launch_overhead_us"] > 0
     assert ours["replaceable"] > 0 and ours["selection_reason"] and ours["mode"] == "eager"
     assert sum(ours["impls"].values()) == ours["replaced"]
 
@@ -102,7 +103,7 @@ def test_kernels_are_compiled_for_a_network_that_stays(method: str) -> None:
 
 def row(mode: str, impl: str, median: float, speedup: float, method: str = "circulant") -> dict[str, Any]:
     return {"workload": "net", "precision": "bf16", "mode": mode, "impl": impl, "median_us": median,
-            "speedup": speedup, "method": method}  # fmt: skip
+            "speedup": speedup, "method": method, "launch_overhead_us": median / 4}  # fmt: skip
 
 
 ROWS = [
@@ -115,6 +116,7 @@ def test_the_summary_compares_modes_and_the_best_of_them() -> None:
     found = summary(ROWS)
     assert found["speedup, eager"] == {"net bf16": 1.25} and found["speedup, graph"] == {"net bf16": 0.667}
     assert found["speedup, best mode over best dense mode"] == {"net bf16": 0.75}
+    assert found["launch overhead, us"] == {"net bf16": 2.12}
     assert found["fastest mode, dense"] == {"net bf16": "graph"}
     assert found["fastest mode, converted"] == {"net bf16": "eager"}
     assert found["rows below 0.98x"] == 1

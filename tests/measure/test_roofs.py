@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lamina.errors import UsageError
 from lamina.measure.repeat import Repeat
-from lamina.measure.roofs import fp32_products, measure_roofs, roofs
+from lamina.measure.roofs import fp32_products, launch_overhead_us, measure_roofs, roofs
 from lamina.record.roofs import Roofs
 
 room = import_module("lamina.measure.roofs")  # as a module: the room exports its function
@@ -178,6 +178,10 @@ def test_precision_is_set_inside_and_restored_after(mode: str) -> None:
     assert precisions() == before
     # The older switches refuse to answer while the newer ones disagree with them.
     assert torch.backends.cuda.matmul.allow_tf32 in (True, False)
+
+
+def test_launch_overhead_is_that_of_one_operator() -> None:
+    assert launch_overhead_us("cpu") > 0
 
 
 @pytest.mark.gpu

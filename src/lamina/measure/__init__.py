@@ -18,7 +18,7 @@ from lamina.measure.memory import Peak, peak_memory
 from lamina.measure.nvml import sample
 from lamina.measure.ranges import HostTimes, MemoryUse, nvtx_range, profiler_capture
 from lamina.measure.repeat import Repeat, summarize
-from lamina.measure.roofs import measure_roofs, roofs
+from lamina.measure.roofs import launch_overhead_us, measure_roofs, roofs
 from lamina.measure.settle import Settling, settle
 from lamina.measure.stopwatch import Stopwatch
 from lamina.measure.subprocesses import run_subprocess
@@ -56,6 +56,7 @@ __all__ = [
     "energy_j",
     "environment",
     "interleaved",
+    "launch_overhead_us",
     "lost",
     "measure_roofs",
     "nvtx_range",

@@ -129,26 +129,40 @@ def _gemm_gflops(ticker: Clock, device: torch.device, precision: str) -> float:
             size *= 2
 
 
+def launch_overhead_us(device: torch.device | str) -> float:
+    """Microseconds of host time for a tiny operator in eager mode: the median of runs of 200, on a device that is idle.
+
+    Another host, or other jobs on it, may take several times as long.
+    """
+    device = resolve(device)
+    tiny = torch.ones(1, device=device)
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    host_s = []
+    for _ in range(_REPEAT.min_samples):
+        wait()
+        start = time.perf_counter()
+        _add(tiny)
+        host_s.append(time.perf_counter() - start)
+    wait()
+    return statistics.median(host_s) / _LAUNCHES * 1e6
+
+
 def _launch_us(ticker: Clock, device: torch.device) -> tuple[float, float]:
     """Microseconds per small operator: back to back on the device, and to enqueue it on the host."""
     tiny = torch.ones(1, device=device)
     if device.type == "cpu":
         alone = _median_us(ticker, lambda: tiny.add_(1))
         return alone, alone
+    return _median_us(ticker, partial(_add, tiny)) / _LAUNCHES, launch_overhead_us(device)
 
-    def many() -> None:
-        for _ in range(_LAUNCHES):
-            tiny.add_(1)
 
-    launch_us = _median_us(ticker, many) / _LAUNCHES
-    host_s = []
-    for _ in range(_REPEAT.min_samples):
-        torch.cuda.synchronize(device)
-        start = time.perf_counter()
-        many()
-        host_s.append(time.perf_counter() - start)
-    torch.cuda.synchronize(device)
-    return launch_us, statistics.median(host_s) / _LAUNCHES * 1e6
+def _add(tiny: torch.Tensor) -> None:
+    for _ in range(_LAUNCHES):
+        tiny.add_(1)
 
 
 def _buffer_bytes(device: torch.device) -> int:
