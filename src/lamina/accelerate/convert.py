@@ -196,8 +196,7 @@ def _followed(make: Callable[[], nn.Module], stays: nn.Module) -> nn.Module:
 
 def _described(module: nn.Module) -> str:
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
-    precision = torch.backends.cuda.matmul.fp32_precision
-    return " + ".join(f"{_kind(part)}({part.extra_repr()})" for part in parts) + f" fp32={precision}"
+    return " + ".join(f"{_kind(part)}({part.extra_repr()})" for part in parts)
 
 
 def _refusal(

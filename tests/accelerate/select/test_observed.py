@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate.select import layer_step, observe
 from lamina.errors import UsageError
+from lamina.run import precision_mode
 
 
 class Net(nn.Module):
@@ -81,3 +82,12 @@ def test_a_scripted_module_is_not_observed_but_the_others_are() -> None:
     with warnings.catch_warnings(action="ignore"):  # deprecated, but users have it
         model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Linear(4, 4))))
     assert observe(model, ["0", "1.0"], torch.randn(2, 4)).keys() == {"0"}
+
+
+def test_the_signature_tells_the_precision_of_float32() -> None:
+    model = nn.Linear(5, 4)
+    call = observe(model, [""], torch.randn(3, 5))[""]
+    with precision_mode("tf32"):
+        fast = call.signature
+    with precision_mode("fp32"):
+        assert fast.endswith("fp32=tf32/tf32") and "tf32" not in call.signature

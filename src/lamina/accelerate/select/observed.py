@@ -47,7 +47,7 @@ class LayerCall:
 
     @property
     def signature(self) -> str:
-        """Shapes, strides, types and autocast: what times depend on, without the values."""
+        """Shapes, strides, types, autocast and the precision of float32: what times depend on, without the values."""
         parts = [
             f"{tuple(leaf.shape)}:{tuple(leaf.stride())}:{str(leaf.dtype).removeprefix('torch.')}"
             + (":grad" if wanted else "")
@@ -55,7 +55,9 @@ class LayerCall:
             else repr(leaf)
             for leaf, wanted in zip(self.leaves, self.differentiated, strict=True)
         ]
-        return f"{'; '.join(parts)} autocast={self.autocast}"
+        backends: Any = torch.backends
+        fp32 = backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision
+        return f"{'; '.join(parts)} autocast={self.autocast} fp32={'/'.join(fp32)}"
 
 
 def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str, LayerCall]:
