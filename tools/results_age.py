@@ -26,7 +26,11 @@ CUDA = (".cu", ".cpp")
 TEXTS = ("doc", "help")
 """Keyword arguments that describe columns and options."""
 METHODS, KERNELS = "accelerate/methods", ("accelerate/common", "accelerate/runtime")
+LAYERS = (f"{METHODS}/circulant", f"!{METHODS}/circulant/lstm", *KERNELS)
+"""Circulant layers of networks without recurrence. ``!`` leaves a folder out."""
 CIRCULANT = (f"{METHODS}/circulant", "accelerate/papers/circulant_ladder", *KERNELS)
+NO_MASKS = "!simulate/workloads/masks"
+WHOLE = ("accelerate/select", "pipeline/graphed", "pipeline/convert.py")
 SPARSE = (f"{METHODS}/activation_sparsity", "accelerate/training/sparsity_monitor", *KERNELS)
 ELIMINATION = (f"{METHODS}/elimination", *KERNELS)
 FISSION = (f"{METHODS}/weight_only", "accelerate/papers/on_chip_fission", *KERNELS)
@@ -34,6 +38,9 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "alexnet_layers": ("measure/clocks", "run", "build/models"),
     "characterization": ("pipeline/profile", "measure", "accelerate/papers/l1_bypass"),
     "circulant": CIRCULANT,
+    "circulant_accuracy_vgg": LAYERS,
+    "circulant_layers": LAYERS,
+    "circulant_sums": LAYERS,
     "compaction": ("simulate/compaction_engine", "simulate/hierarchy"),
     "deft_front": ("pipeline/deft", "pipeline/reproduce/live/front.py", *ELIMINATION),
     "deft_networks": ("pipeline/deft", *ELIMINATION),
@@ -42,9 +49,10 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "fission_unit": ("simulate/fission_unit", "simulate/hierarchy"),
     "fission_weights": FISSION,
     "gauntlet": ("",),
-    "hierarchy": ("simulate/hierarchy", "simulate/workloads"),
+    "hierarchy": ("simulate/hierarchy", "simulate/workloads", NO_MASKS),
     "ladder_sparse_gemm": SPARSE,
     "ladder": CIRCULANT,
+    **{f"ladder_{name}": LAYERS for name in ("bias_gradient", "channel_sums", "rows", "weight_reduction", "windows")},
     "monitor_overhead": ("accelerate/training/sparsity_monitor",),
     "never_slower_circulant": ("accelerate/select", *CIRCULANT),
     "never_slower_eliminated": ("accelerate/select", *ELIMINATION),
@@ -52,7 +60,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "never_slower_sparse": ("accelerate/select", *SPARSE),
     "never_slower_weight_only": ("accelerate/select", *FISSION),
     "profile": ("measure/counters", "measure/clocks", "run", "build/models"),
-    "published_designs": ("simulate",),
+    "published_designs": ("simulate", NO_MASKS),
     "published_figures": ("simulate/compaction_engine", "simulate/hierarchy"),
     "published_recorded": ("simulate/compaction_engine", "simulate/hierarchy", "simulate/workloads"),
     "published_fission": ("simulate/fission_unit", "simulate/hierarchy"),
@@ -64,7 +72,8 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "studies": ("pipeline/study", "accelerate"),
     "sweep_engines": ("pipeline/sweep",),
     "what_if": ("pipeline/what_if", "run"),
-    "whole_steps": ("accelerate/select", "pipeline/graphed", *CIRCULANT),
+    "whole_steps": (*WHOLE, *LAYERS),
+    "whole_steps_lstm": (*WHOLE, *CIRCULANT),
 }
 """By the beginning of a file's name, the longest first, the code under ``src/lamina`` that it measures."""
 
@@ -89,7 +98,8 @@ def measured(name: str) -> tuple[str, ...]:
     known = [prefix for prefix in MEASURED if name.startswith(prefix)]
     if not known:
         raise LookupError(f"{name}: its code is not listed in tools/results_age.py")
-    return tuple(f"src/lamina/{path}" for path in MEASURED[max(known, key=len)])
+    paths = MEASURED[max(known, key=len)]
+    return tuple(f":!src/lamina/{path[1:]}" if path.startswith("!") else f"src/lamina/{path}" for path in paths)
 
 
 def ages() -> list[Age]:
