@@ -124,6 +124,11 @@ def test_batch_norm_over_one_value_suggests_a_larger_batch() -> None:
     assert trace(network, torch.randn(2, 3, 8, 8)).layers
 
 
+def test_float_inputs_of_an_embedding_are_refused_with_what_to_give() -> None:
+    with pytest.raises(UnsupportedError, match=r"Long, Int.*--input tokens=int64:128"):
+        trace(nn.Embedding(10, 4), torch.zeros(1, 7))
+
+
 def test_no_traceback_of_a_failed_operation_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

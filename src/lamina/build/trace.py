@@ -24,6 +24,12 @@ from lamina.build.recorder import Recorder
 from lamina.errors import UnsupportedError
 from lamina.spec.layers import Opaque
 
+HINTS = {
+    "more than 1 value per channel": "set a larger --batch-size",
+    "scalar types: Long, Int": "give each input with its type, such as --input tokens=int64:128",
+}
+"""What a user can do, by a part of PyTorch's error."""
+
 
 @contextmanager
 def _without_tracebacks() -> Iterator[None]:
@@ -79,7 +85,7 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
             reason = (str(error).splitlines() or [""])[0]
             return replace(whole, whole=f"{type(error).__name__}: {reason}")
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
-        hint = "; set a larger --batch-size" if "more than 1 value per channel" in str(error) else ""
+        hint = next((f"; {hint}" for part, hint in HINTS.items() if part in str(error)), "")
         raise UnsupportedError(
             f"{type(network).__name__} could not be traced on input {shapes}: {type(error).__name__}: {error}{hint}"
         ) from error
