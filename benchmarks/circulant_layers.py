@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import results
+from benchmarks.ahead import compile_candidates
 from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.interleaved import interleaved
 from lamina import measure, run
@@ -41,8 +42,6 @@ from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCi
 from lamina.accelerate.methods.circulant.reference import dense_matrix
 from lamina.accelerate.methods.circulant.spectral.kernels import dft_cost
 from lamina.accelerate.methods.circulant.tiles import scaled_fp16_pays
-from lamina.accelerate.runtime.compile_ahead import compile_ahead
-from lamina.accelerate.select import Compiler
 from lamina.build import DTYPES
 from lamina.pipeline.convert import prepare_replay, selector
 from lamina.spec.published import entry
@@ -199,16 +198,13 @@ def error_of(module: Any, x: Tensor, gy: Tensor) -> float:
     return max(run.relative_error([mine], [theirs]) for mine, theirs in pairs)
 
 
-def compile_kernels(layer: Layer, device: torch.device) -> None:
-    """Compile the kernels of a layer's candidates in threads, for every precision and layout."""
-    later = Compiler(selector(device, "graph", training=True))
-    with compile_ahead():
-        for precision, layout in product(PRECISIONS, layer.layouts):
-            with run.precision_mode(precision, autotune=False):
-                x = layer.input().to(device, DTYPES[precision], memory_format=FORMATS[layout]).requires_grad_()
-                module: Any = layer.circulant().to(device, DTYPES[precision])
-                module.impl = "auto"
-                tune(module, x, later, dense=True)  # what compiles selects the dense layer
+def candidates(layer: Layer, device: torch.device) -> Iterator[tuple[str, nn.Module, Tensor]]:
+    """The circulant layer and its input, in every precision and layout."""
+    for precision, layout in product(PRECISIONS, layer.layouts):
+        x = layer.input().to(device, DTYPES[precision], memory_format=FORMATS[layout]).requires_grad_()
+        module: Any = layer.circulant().to(device, DTYPES[precision])
+        module.impl = "auto"
+        yield precision, module, x
 
 
 def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
@@ -218,7 +214,7 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
     chooser = selector(device, "graph", training=True)
     prepare_replay(device)  # else the eager steps of the first layers would be timed without it
     if not layer.stays_dense:
-        compile_kernels(layer, device)
+        compile_candidates(candidates(layer, device), device, "graph")
     ours, frequency = chosen(layer.block_size), kernel(layer.block_size)
     same = "dense" if layer.stays_dense else frequency
     floored = layer.group in FLOORS

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import results
+from benchmarks.ahead import compile_candidates
 from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, timed_by
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
@@ -30,7 +31,7 @@ from lamina.accelerate import tune
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantLinear, BlockCirculantLSTM
 from lamina.build import DTYPES
 from lamina.errors import LaminaError
-from lamina.pipeline.convert import selector
+from lamina.pipeline.convert import prepare_replay, selector
 
 SIZES = (256, 512, 1024, 2048)
 BATCH, STEPS, FRAMES = 64, 32, 100
@@ -101,18 +102,26 @@ def step_of(module: nn.Module, x: Tensor, stored: torch.dtype) -> Callable[[], S
     return step
 
 
+def made(kind: str, size: int, precision: str, device: torch.device) -> tuple[nn.Module, Any, Tensor]:
+    """A dense layer, the circulant one of its weights, and an input."""
+    dense_layer, circulant, shape = KINDS[kind]
+    torch.manual_seed(0)
+    dense = dense_layer(size).to(device, DTYPES[precision])
+    x = torch.randn(shape(size), device=device).to(DTYPES[precision]).requires_grad_()
+    return dense, circulant.from_dense(dense, BLOCK_SIZE), x
+
+
 def measured(kind: str, size: int, device: torch.device, folder: Path) -> Iterator[dict[str, Any]]:
     """Rows of one layer: dense, every implementation that supports it, and the selected one."""
-    make, circulant, shape = KINDS[kind]
     graph = measure.GraphClock(device)
     clocks: tuple[measure.Clock, ...] = (graph, measure.EventsClock(device), measure.clock("wall", device))
     chooser = selector(device, "graph", training=True)
+    prepare_replay(device)  # else the first eager steps would be timed without it
+    all_made = ((precision, *made(kind, size, precision, device)[1:]) for precision in PRECISIONS)
+    compile_candidates(all_made, device, "graph")
     for precision in PRECISIONS:
         with run.precision_mode(precision), torch.cuda.stream(graph.stream):
-            torch.manual_seed(0)
-            dense = make(size).to(device, DTYPES[precision])
-            x = torch.randn(shape(size), device=device).to(DTYPES[precision]).requires_grad_()
-            layer = circulant.from_dense(dense, BLOCK_SIZE)
+            dense, layer, x = made(kind, size, precision, device)
             wide = x.detach().double().requires_grad_()
             exact = step_of(layer.to_dense().double(), wide, x.dtype)()[:2]
             common = {"workload": kind, "layer": f"{kind} {size}", "phase": "step", "precision": precision,
