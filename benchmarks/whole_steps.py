@@ -31,7 +31,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -46,15 +45,15 @@ from torch import Tensor, nn
 
 import lamina
 from benchmarks import results
-from benchmarks.never_slower import METHODS, PRECISIONS, Network, autocast
+from benchmarks.ahead import autocast, compile_conversion
+from benchmarks.never_slower import METHODS, PRECISIONS, Network
 from benchmarks.processes import Rows, each_in_a_process
 from benchmarks.whole_networks import ALL, LONGEST, SMOKE, Dense, dense_networks
 from benchmarks.whole_summary import summary
-from lamina import accelerate, build, measure, run
-from lamina.accelerate.runtime.compile_ahead import compile_ahead
-from lamina.accelerate.select import Compiler, compiled
+from lamina import build, measure, run
+from lamina.accelerate.select import compiled
 from lamina.accelerate.select.step import plain_loss
-from lamina.pipeline.convert import selector, timer
+from lamina.pipeline.convert import timer
 from lamina.pipeline.study.ahead import AHEAD
 from lamina.record import Conversion, Mode, Timing
 from lamina.spec.plan import CAPTURED, COMPILED, MODES
@@ -253,22 +252,13 @@ class Reserved:
 
 def prepare(network: Network, precision: str, method: str, device: torch.device) -> None:
     """Compile the candidates' kernels in threads, and then let cuDNN choose its algorithms while nothing else runs."""
+    kernels = KERNELS.get(method, method)
     for dense in dense_networks(network, precision, device, STEPS[method][1]):
-        if KERNELS.get(method, method) in AHEAD and device.type == "cuda":
-            # cuDNN keeps what it chose for each thread: what this one chose beside others is not used again.
-            with measure.beside(), ThreadPoolExecutor(1) as thread:
-                thread.submit(compile_kernels, dense, precision, method, device).result()
+        if kernels in AHEAD and device.type == "cuda":
+            config, training = STEPS[kernels]
+            compile_conversion(dense.model, dense.x, config, precision, training, cast=training, device=device)
         with measure.alone(), run.precision_mode(precision):
             one_pass(dense, precision, STEPS[method][1])
-
-
-def compile_kernels(dense: Dense, precision: str, method: str, device: torch.device) -> None:
-    """Compile the kernels of all candidates for the layers of a network, which stays as it is."""
-    config, training = STEPS[KERNELS.get(method, method)]
-    later = Compiler(selector(device, "eager", training))
-    cast = autocast(precision if training else "", device)
-    with run.precision_mode(precision, autotune=False), cast, compile_ahead():
-        accelerate.convert(dense.model, config, example=dense.x, selector=later)
 
 
 def one_pass(dense: Dense, precision: str, training: bool) -> None:

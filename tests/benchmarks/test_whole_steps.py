@@ -11,6 +11,7 @@ import torch
 
 import lamina
 from benchmarks import whole_steps
+from benchmarks.ahead import compile_conversion
 from benchmarks.results import Row
 from benchmarks.whole_networks import ALL, SMOKE, dense_networks
 from benchmarks.whole_summary import summary
@@ -94,10 +95,11 @@ def test_every_layout_of_a_tdnn_computes_the_same() -> None:
 
 @pytest.mark.parametrize("method", ["circulant", "fused"])
 def test_kernels_are_compiled_for_a_network_that_stays(method: str) -> None:
-    (dense,) = dense_networks(LENET, "bf16", CPU, training=method == "circulant")
+    config, training = whole_steps.STEPS[method]
+    (dense,) = dense_networks(LENET, "bf16", CPU, training)
     before = str(dense.model)
-    whole_steps.compile_kernels(dense, "bf16", method, CPU)
-    whole_steps.one_pass(dense, "bf16", training=method == "circulant")
+    compile_conversion(dense.model, dense.x, config, "bf16", training, cast=training, device=CPU)
+    whole_steps.one_pass(dense, "bf16", training)
     assert str(dense.model) == before
 
 
