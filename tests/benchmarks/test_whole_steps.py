@@ -15,6 +15,7 @@ from benchmarks.ahead import compile_conversion
 from benchmarks.results import Row
 from benchmarks.whole_networks import ALL, SMOKE, dense_networks
 from benchmarks.whole_summary import summary
+from lamina.spec.plan import MODES
 
 CPU = torch.device("cpu")
 LENET, TDNN = SMOKE
@@ -101,6 +102,10 @@ def test_kernels_are_compiled_for_a_network_that_stays(method: str) -> None:
     compile_conversion(dense.model, dense.x, config, "bf16", training, cast=training, device=CPU)
     whole_steps.one_pass(dense, "bf16", training)
     assert str(dense.model) == before
+
+
+def test_every_mode_has_its_place() -> None:
+    assert sorted(whole_steps.QUICKEST) == sorted(MODES)
 
 
 def row(mode: str, impl: str, median: float, speedup: float, method: str = "circulant") -> dict[str, Any]:
