@@ -25,7 +25,7 @@ from torch import nn
 from lamina.accelerate.common.chains import Chain, Link, chains
 from lamina.accelerate.common.traced import trace
 from lamina.accelerate.registry import candidates_of, converter, method_of, predictions_of
-from lamina.accelerate.select import DENSE, LayerCall, Selector, observe
+from lamina.accelerate.select import DENSE, LayerCall, Selector, observe, stored
 from lamina.accelerate.select.cost import CostModel
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
@@ -196,7 +196,7 @@ def _followed(make: Callable[[], nn.Module], stays: nn.Module) -> nn.Module:
 
 def _described(module: nn.Module) -> str:
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
-    return " + ".join(f"{_kind(part)}({part.extra_repr()})" for part in parts)
+    return " + ".join(f"{_kind(part)}({part.extra_repr()})" for part in parts) + f" of {stored(module)}"
 
 
 def _refusal(

@@ -10,7 +10,7 @@ from torch import nn
 
 from lamina.accelerate.convert import Progress, put
 from lamina.accelerate.registry import cell_of
-from lamina.accelerate.select import DENSE, Selector, observe
+from lamina.accelerate.select import DENSE, Selector, observe, stored
 from lamina.errors import UnsupportedError
 from lamina.record import Selection
 
@@ -51,7 +51,7 @@ def tune(
         made: dict[str, Callable[[], nn.Module]] = {f"{method}[{own}]": make for own, make in found.items()}
         if dense:
             made[DENSE] = layer.to_dense
-        question = f"{type(layer).__name__}({layer.extra_repr()}) on {calls[name].signature}"
+        question = f"{type(layer).__name__}({layer.extra_repr()}) of {stored(layer)} on {calls[name].signature}"
         selections[name] = selector.select(question, made, calls[name])
         model = put(model, name, made[selections[name].impl]())
         if progress is not None:

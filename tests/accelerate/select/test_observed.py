@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lamina.accelerate.select import layer_step, observe
+from lamina.accelerate.select import layer_step, observe, stored
 from lamina.errors import UsageError
 from lamina.run import precision_mode
 
@@ -91,3 +91,14 @@ def test_the_signature_tells_the_precision_of_float32() -> None:
         fast = call.signature
     with precision_mode("fp32"):
         assert fast.endswith("fp32=tf32/tf32") and "tf32" not in call.signature
+
+
+def test_what_is_stored_tells_types_and_layouts_of_weights() -> None:
+    conv = nn.Conv2d(2, 4, 3, bias=False)
+    assert stored(conv) == "(4, 2, 3, 3):(18, 9, 3, 1):float32"
+    conv.to(torch.bfloat16, memory_format=torch.channels_last)
+    assert stored(conv) == "(4, 2, 3, 3):(18, 1, 6, 2):bfloat16"
+    assert stored(nn.LazyLinear(4)) == "lazy; lazy" and stored(nn.ReLU()) == ""
+    sparse = nn.Module()
+    sparse.register_buffer("index", torch.eye(2).to_sparse())
+    assert stored(sparse) == "(2, 2):torch.sparse_coo:float32"

@@ -1,4 +1,4 @@
-"""Twins of models, which a conversion leaves as they are."""
+"""Models as wholes: their twins, which a conversion leaves as they are, and what their questions depend on."""
 
 import pytest
 import torch
@@ -6,7 +6,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import lamina
-from lamina.accelerate.select.whole import twin
+from lamina.accelerate.select import DENSE, Cache, Selector, one_by_one
+from lamina.accelerate.select.whole import select_whole, twin
+from lamina.record import Selection
 
 
 class Odd(nn.Module):
@@ -40,3 +42,19 @@ def test_their_models_are_converted() -> None:
     model, record = lamina.convert(model, lamina.Circulant(4), example=x, select="measure", limit_s=0.1)  # type: ignore[assignment]
     assert {"normed", "last"} <= {layer.layer.partition(".")[0] for layer in record.layers}
     assert model(x).shape == x.shape
+
+
+def test_weights_of_another_type_are_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[str] = set()
+    selector = Selector(one_by_one(lambda step: 1.0), Cache(None, {}), "eager", training=False)
+
+    def select(question: str, *_: object, **__: object) -> Selection:
+        asked.add(question)
+        return Selection(DENSE, "", {}, "eager")
+
+    monkeypatch.setattr(selector, "select", select)
+    tokens = torch.zeros(2, 3, dtype=torch.int64)
+    for dtype in (torch.float32, torch.bfloat16, torch.float32):
+        model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2)).to(dtype)
+        select_whole(model, twin(model), tokens, "no layer", selector)
+    assert len(asked) == 2

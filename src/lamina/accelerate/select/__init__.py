@@ -2,7 +2,7 @@
 
 from lamina.accelerate.select.cache import Cache
 from lamina.accelerate.select.executed import executed
-from lamina.accelerate.select.observed import LayerCall, observe
+from lamina.accelerate.select.observed import LayerCall, observe, stored
 from lamina.accelerate.select.selection import (
     DENSE,
     MIN_SPEEDUP,
@@ -37,5 +37,6 @@ __all__ = [
     "layer_step",
     "observe",
     "one_by_one",
+    "stored",
     "variant",
 ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lamina.accelerate.common.operands import observable
@@ -49,15 +51,24 @@ class LayerCall:
     def signature(self) -> str:
         """Shapes, strides, types, autocast and the precision of float32: what times depend on, without the values."""
         parts = [
-            f"{tuple(leaf.shape)}:{tuple(leaf.stride())}:{str(leaf.dtype).removeprefix('torch.')}"
-            + (":grad" if wanted else "")
-            if isinstance(leaf, Tensor)
-            else repr(leaf)
+            _form(leaf) + (":grad" if wanted else "") if isinstance(leaf, Tensor) else repr(leaf)
             for leaf, wanted in zip(self.leaves, self.differentiated, strict=True)
         ]
         backends: Any = torch.backends
         fp32 = backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision
         return f"{'; '.join(parts)} autocast={self.autocast} fp32={'/'.join(fp32)}"
+
+
+def stored(module: nn.Module) -> str:
+    """Shapes, strides and types of a module's parameters and buffers: what times depend on, without the values."""
+    return "; ".join(map(_form, chain(module.parameters(), module.buffers())))
+
+
+def _form(tensor: Tensor) -> str:
+    if is_lazy(tensor):
+        return "lazy"
+    strides = tuple(tensor.stride()) if tensor.layout == torch.strided else tensor.layout
+    return f"{tuple(tensor.shape)}:{strides}:{str(tensor.dtype).removeprefix('torch.')}"
 
 
 def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str, LayerCall]:

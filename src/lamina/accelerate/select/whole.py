@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lamina.accelerate.select.observed import observe, unchanged
+from lamina.accelerate.select.observed import observe, stored, unchanged
 from lamina.accelerate.select.selection import DENSE, Selector
 from lamina.errors import UsageError
 from lamina.record import Selection
@@ -47,7 +47,7 @@ def select_whole(dense: nn.Module, converted: nn.Module, example: Any, what: str
     """
     with torch.set_grad_enabled(selector.training):
         call = observe(converted, [""], example)[""]
-    model = sha256(f"{dense} {what}".encode()).hexdigest()[:16]
+    model = sha256(f"{dense} of {stored(dense)} {what}".encode()).hexdigest()[:16]
     try:
         with unchanged(converted, example):
             candidates = {DENSE: lambda: dense, CONVERTED: lambda: converted}
