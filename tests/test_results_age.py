@@ -3,8 +3,10 @@
 import json
 import runpy
 import subprocess
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +51,17 @@ def test_the_page_lists_every_file() -> None:
     assert "| one.json | 2026-01-02 | `c0ffee0c0ffe` | 2 |" in TOOL["page"]([age])
 
 
+def test_where_masks_are_from_makes_no_result_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = {}
+    for blob, bits, about in (("1", [1, 2], "here"), ("2", [1, 2], "there"), ("3", [1, 3], "here")):
+        file = BytesIO()
+        np.savez_compressed(file, bits=np.array(bits), provenance=np.array(about))
+        blobs[blob] = file.getvalue()
+    monkeypatch.setitem(TOOL["code"].__wrapped__.__globals__, "git_bytes", lambda *words: blobs[words[-1]])
+    first, second, third = (TOOL["code"].__wrapped__(blob, "masks.npz") for blob in blobs)
+    assert first == second != third
+
+
 def test_texts_make_no_result_old(monkeypatch: pytest.MonkeyPatch) -> None:
     python = '"""Module."""\ndef f(a):\n    """Text."""\n    return g(a, doc="Text.")  # why\n'
     cuda = "// Adds.\nint f(int a) {\n  return a + 1;  /* why\n*/ }\n"
@@ -62,5 +75,5 @@ def test_texts_make_no_result_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code("1", "a.py") == code("2", "a.py") != code("3", "a.py")
     assert code("7", "a.py") != code("8", "a.py"), "a value that is no text"
     assert code("4", "a.cu") == code("5", "a.cu") != code("6", "a.cu")
-    assert code("1", "a.npz") != code("2", "a.npz"), "data has no texts"
+    assert code("1", "a.json") != code("2", "a.json"), "data has no texts"
     assert code("0" * 40, "a.py") != code("1", "a.py"), "one of them does not exist"

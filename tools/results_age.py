@@ -1,7 +1,7 @@
 """The age of results: how many files of the code that each results file measures have changed since.
 
-Comments, docstrings, texts of columns and options, and the layout of lines are not code: a change of them makes no
-result old.
+Comments, docstrings, texts of columns and options, the layout of lines, and where masks are from are not code: a change
+of them makes no result old.
 
 Run: python tools/results_age.py            one line for each file that is not of today's code
      python tools/results_age.py --page F   writes them as a page
@@ -17,12 +17,16 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
+
+import numpy as np
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
-CUDA = (".cu", ".cpp")
+CUDA, MASKS = (".cu", ".cpp"), ".npz"
 TEXTS = ("doc", "help")
 """Keyword arguments that describe columns and options."""
 METHODS, KERNELS = "accelerate/methods", ("accelerate/common", "accelerate/runtime")
@@ -48,7 +52,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "fission_simt": FISSION,
     "fission_unit": ("simulate/fission_unit", "simulate/hierarchy"),
     "fission_weights": FISSION,
-    "gauntlet": ("",),
+    "gauntlet": ("", NO_MASKS, "!recipes/papers/recorded"),
     "hierarchy": ("simulate/hierarchy", "simulate/workloads", NO_MASKS),
     "ladder_sparse_gemm": SPARSE,
     "ladder": CIRCULANT,
@@ -126,7 +130,10 @@ def changed(commit: str, paths: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def code(blob: str, path: str) -> str:
-    """The code of a version of a file, without its texts; its name in git for data."""
+    """The code of a version of a file, without its texts; of masks, hashes of the arrays; of data, its name in git."""
+    if int(blob, 16) and path.endswith(MASKS):
+        with np.load(BytesIO(git_bytes("cat-file", "blob", blob))) as arrays:
+            return " ".join(sha256(arrays[name].tobytes()).hexdigest() for name in sorted({*arrays} - {"provenance"}))
     if not int(blob, 16) or not path.endswith((".py", *CUDA)):
         return blob
     text = git("cat-file", "blob", blob)
@@ -152,7 +159,11 @@ def is_string(node: ast.AST) -> bool:
 
 
 def git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True).stdout.strip()
+    return git_bytes(*words).decode().strip()
+
+
+def git_bytes(*words: str) -> bytes:
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=True).stdout
 
 
 def page(found: list[Age]) -> str:
