@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks import results
-from benchmarks.circulant_layers import LAYERS, PRECISIONS, Layer, error_of, step_of
+from benchmarks.circulant_layers import FORMATS, LAYERS, PRECISIONS, Layer, error_of, step_of
 from benchmarks.gpus import Rows, on_every_gpu, shown
 from benchmarks.published import statements
 from lamina import measure, run
@@ -37,16 +37,15 @@ def measured(
 ) -> Iterator[dict[str, Any]]:
     """The dense layer and each block size at each batch and in each layout."""
     dtype = DTYPES[precision]
-    for batch, layout in product(BATCHES, ("nchw", "nhwc") if layer.kernel else ("nchw",)):
-        memory = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+    for batch, layout in product(BATCHES, layer.layouts):
         for block_size in (0, *BLOCK_SIZES):
             one = replace(layer, batch=batch, block_size=block_size or 1)
             with run.precision_mode(precision):
                 torch.manual_seed(0)
                 module: Any = (one.circulant() if block_size else one.dense()).to(device, dtype)
-                x = one.input().to(device, dtype).contiguous(memory_format=memory).requires_grad_()
-                if layout == "nhwc" and not block_size:
-                    module = module.to(memory_format=memory)
+                x = one.input().to(device, dtype, memory_format=FORMATS[layout]).requires_grad_()
+                if not block_size:
+                    module = module.to(memory_format=FORMATS[layout])
                 gy = torch.randn_like(module(x))
                 timing = time(step_of(module, x, gy))
                 error = error_of(module, x, gy) if batch == BATCHES[0] else None

@@ -186,7 +186,7 @@ def select_layer(
     for name, make in own_makers.items():
         candidates[name] = make if stays is None else partial(_followed, make, stays)
     again = "" if stays is None else " and ReLU again"
-    selection = selector.select(f"{_described(dense)} as {method}{again} on {call.signature}", candidates, call)
+    selection = selector.select(f"{described(dense)} as {method}{again} on {call.signature}", candidates, call)
     return selection, (candidates | own_makers)[selection.impl]()
 
 
@@ -194,7 +194,8 @@ def _followed(make: Callable[[], nn.Module], stays: nn.Module) -> nn.Module:
     return nn.Sequential(make(), stays)
 
 
-def _described(module: nn.Module) -> str:
+def described(module: nn.Module) -> str:
+    """A layer, or several in a Sequential: types, sizes and what is `stored`, as questions of a selection have it."""
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
     return " + ".join(f"{_kind(part)}({part.extra_repr()})" for part in parts) + f" of {stored(module)}"
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from lamina.accelerate.convert import Progress, put
+from lamina.accelerate.convert import Progress, described, put
 from lamina.accelerate.registry import cell_of
-from lamina.accelerate.select import DENSE, Selector, observe, stored
+from lamina.accelerate.select import DENSE, Selector, observe
 from lamina.errors import UnsupportedError
 from lamina.record import Selection
 
@@ -51,7 +51,7 @@ def tune(
         made: dict[str, Callable[[], nn.Module]] = {f"{method}[{own}]": make for own, make in found.items()}
         if dense:
             made[DENSE] = layer.to_dense
-        question = f"{type(layer).__name__}({layer.extra_repr()}) of {stored(layer)} on {calls[name].signature}"
+        question = f"{described(layer)} on {calls[name].signature}"
         selections[name] = selector.select(question, made, calls[name])
         model = put(model, name, made[selections[name].impl]())
         if progress is not None:
