@@ -44,11 +44,11 @@ def measured(layer: Layer, time: Time, copy_gbs: float, device: torch.device) ->
     k, p, q = layer.block_size, layer.outputs // layer.block_size, layer.inputs // layer.block_size
     x, dy = (torch.randn(layer.rows, width, device=device).to(layer.dtype) for width in (layer.inputs, layer.outputs))
     weight = torch.randn(p, q, k, device=device) / layer.inputs**0.5
-    _, spectra = ops.linear(x, weight, None, None, False, False)
+    _, spectra = ops.linear(x, weight, None, None, 0, False)
 
     def backward(bias: torch.dtype | None) -> Tensor:
         db: Tensor
-        _, _, db = ops.linear_backward(dy, x, spectra, None, [p, q, k], weight.dtype, True, True, False, bias)
+        _, _, db = ops.linear_backward(dy, x, spectra, None, [p, q, k], weight.dtype, True, True, 0, bias)
         return db
 
     def after(sums: Callable[[], Tensor]) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from lamina.accelerate.methods.circulant import Circulant
+from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
-from lamina.accelerate.methods.circulant.relus import FusedReLU
 from lamina.accelerate.methods.fusion import Fusion
 from lamina.accelerate.select import Selector
 from lamina.pipeline import whole_model
@@ -67,7 +67,7 @@ def test_those_that_save_the_most_stay(asked: dict[str, Any], most: int, counts:
         if name in kept:
             assert isinstance(module, BlockCirculantLinear)
         elif isinstance(own[name], nn.ReLU) and str(int(name) - 1) in kept:
-            assert type(module) is FusedReLU  # which the layer before it computes
+            assert type(module) is FusedActivation  # which the layer before it computes
         else:
             assert module is own[name]
     assert record.whole is not None and record.whole.impl == ("converted" if kept else "dense")

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
-from lamina.accelerate.methods.circulant.relus import FusedReLU, fuse_relus
+from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation, fuse_activations
 from lamina.accelerate.registry import method_of
 from lamina.accelerate.select import MIN_SPEEDUP, SHORT_US, Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
@@ -25,7 +25,7 @@ from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import UsageError, nearest
 from lamina.measure.roofs import measure_roofs
 from lamina.pipeline.algorithms import convert_algorithm
-from lamina.pipeline.behind_relus import read_relus
+from lamina.pipeline.behind_activations import read_activations
 from lamina.pipeline.whole_model import faster_whole
 from lamina.record import MODES, Conversion, ConvertedLayer, Mode, Timing
 from lamina.record.roofs import Roofs
@@ -129,8 +129,8 @@ def convert(
         records.append(record)
     record = _together(records)
     if isinstance(chosen, Selector):
-        model, record = read_relus(model, record, example, chosen, where)
-    fuse_relus(model, where)
+        model, record = read_activations(model, record, example, chosen, where)
+    fuse_activations(model, where)
     if isinstance(chosen, Selector) and record.replaced:
         of_whole = selector(device, mode, training, cache, limit_s=limit_s, twice=True)
         model, record = faster_whole(model, dense, before, record, example, of_whole, where)
@@ -179,10 +179,10 @@ def _together(records: Sequence[Conversion]) -> Conversion:
 
 
 def _with_fused(record: Conversion, model: nn.Module) -> Conversion:
-    """The record of a conversion, in which ReLUs name the layers that compute them."""
-    relus = {name: one.layer for name, one in model.named_modules() if isinstance(one, FusedReLU)}
+    """The record of a conversion, in which activations name the layers that compute them."""
+    fused = {name: one.layer for name, one in model.named_modules() if isinstance(one, FusedActivation)}
     layers = (
-        replace(layer, refusal=f"{relus[layer.layer]} computes it") if layer.layer in relus else layer
+        replace(layer, refusal=f"{fused[layer.layer]} computes it") if layer.layer in fused else layer
         for layer in record.layers
     )
     return replace(record, layers=tuple(layers))

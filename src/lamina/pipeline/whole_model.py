@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from lamina.accelerate.convert import Where, put
-from lamina.accelerate.methods.circulant.relus import fuse_relus
+from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.select import Selector
 from lamina.accelerate.select.selection import DENSE
 from lamina.accelerate.select.whole import select_whole
@@ -44,7 +44,7 @@ def faster_whole(
         record: of the conversion, with selections.
         example: an input of the model.
         chosen: times whole models.
-        where: as `fuse_relus` takes it.
+        where: as `fuse_activations` takes it.
     """
     new = {layer.layer: model.get_submodule(layer.layer) for layer in record.replaced}
     groups: dict[int, list[ConvertedLayer]] = {}
@@ -61,7 +61,7 @@ def faster_whole(
             model = restored(before, dense)
             for layer in kept:
                 model = put(model, layer.layer, new[layer.layer])
-            fuse_relus(model, where)
+            fuse_activations(model, where)
         what = "; ".join(f"{layer.layer} {layer.method}" for layer in record.replaced if layer in kept)
         wholes.append(select_whole(dense, model, example, what, chosen))
         if wholes[-1].impl != DENSE:

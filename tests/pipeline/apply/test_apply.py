@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import lamina
-from lamina.accelerate.methods.circulant.relus import FusedReLU
+from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation
 from lamina.errors import UsageError
 from lamina.pipeline.apply import PlanMismatch, applied, describe_type, mismatches
 from lamina.spec.plan import Plan, PlannedLayer, Run
@@ -51,7 +51,7 @@ def test_it_is_the_conversion_by_hand() -> None:
 def test_circulant_layers_compute_their_relu_unless_it_is_compressed(method: str) -> None:
     model = quiet(net(), plan_of(net(), {"0": METHOD}, Run(method=method), "train"))
     fused = method == "dense"
-    assert type(model[1]) is (FusedReLU if fused else nn.ReLU)
+    assert type(model[1]) is (FusedActivation if fused else nn.ReLU)
     assert model[0].activation == ("relu" if fused else None)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import lamina
 from lamina import build, recipes
 from lamina.accelerate import convert
-from lamina.accelerate.methods.circulant.relus import FusedReLU
+from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.network import fold
 from lamina.accelerate.methods.weight_only import WeightOnly
@@ -119,7 +119,8 @@ def test_relus_that_layers_compute_need_no_recipe(tmp_path: Path) -> None:
     save(tmp_path, model, dense, Origin("mine", None, None), "fp32", {}, methods)
     loaded, x = lamina.load(tmp_path, copy.deepcopy(dense)), torch.randn(3, 8)
     assert torch.equal(loaded(x), model(x))
-    assert [type(one) for one in loaded] == [type(model[0]), FusedReLU, type(model[2]), FusedReLU, nn.Linear]
+    types = [type(one) for one in loaded]
+    assert types == [type(model[0]), FusedActivation, type(model[2]), FusedActivation, nn.Linear]
     taken = copy.deepcopy(model)
     taken[3] = nn.Identity()
     with pytest.raises(UsageError, match="3: expected one of"):

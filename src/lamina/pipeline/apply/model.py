@@ -16,8 +16,8 @@ from torch.nn.parameter import is_lazy
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.accelerate.convert import put
+from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.methods.circulant.nn import allow_fallback
-from lamina.accelerate.methods.circulant.relus import fuse_relus
 from lamina.accelerate.methods.elimination.convert import unfitted
 from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
@@ -99,7 +99,7 @@ def applied(model: nn.Module, plan: Plan, example: Any = None, source: Path | No
         raise UsageError("the model has lazy parameters without a size: run it on a batch of inputs first")
     model, done = _fitted(model, plan, source) or replaced_by(model, plan, folding=True)
     if not compresses(plan.run.method):  # which keeps outputs of ReLU modules as bitmaps
-        fuse_relus(model)
+        fuse_activations(model)
     allow_fallback(model)
     remarks = [*done.remarks, *_other_hardware(model, plan)]
     model = _run(model, plan, example, remarks)

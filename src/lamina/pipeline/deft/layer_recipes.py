@@ -12,7 +12,7 @@ from torch.jit import ScriptModule
 
 from lamina import accelerate, build
 from lamina.accelerate.convert import put
-from lamina.accelerate.methods.circulant.relus import FusedReLU
+from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation
 from lamina.accelerate.methods.elimination.convert import ELIMINATED
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.weight_only import WeightOnly
@@ -89,7 +89,7 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
             if known in found:
                 found[name] = found[known]
             continue
-        if name in merged or (inner and name.startswith(inner)) or isinstance(module, FusedReLU):
+        if name in merged or (inner and name.startswith(inner)) or isinstance(module, FusedActivation):
             continue
         if name in methods and _by_configuration(methods[name][0]):
             found[name] = _by_method(name, before[name], *methods[name])

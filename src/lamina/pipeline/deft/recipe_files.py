@@ -24,8 +24,8 @@ from torch.nn.parameter import is_lazy
 
 from lamina import build, run
 from lamina.accelerate.common.batchnorm import fold_batchnorm
+from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.methods.circulant.nn import allow_fallback
-from lamina.accelerate.methods.circulant.relus import fuse_relus
 from lamina.build.models import ZOO
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.deft.layer_recipes import LayerRecipe, Methods, describe, rebuild
@@ -145,7 +145,7 @@ def load(
     model = rebuild(dense, recipe.layers, tensors, str(folder / WEIGHTS))
     model = build.to_precision(model, recipe.precision, torch.device("cpu"), "nchw")
     _fill(model, tensors, folder / WEIGHTS)
-    fuse_relus(model)
+    fuse_activations(model)
     allow_fallback(model)
     return model.to(device).eval()
 

@@ -8,7 +8,7 @@ from torch import nn
 from lamina import accelerate
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.activation_sparsity import Sparse
-from lamina.accelerate.methods.circulant.relus import fuse_relus
+from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.registry import candidates_of
@@ -51,5 +51,5 @@ def deployed(
                 ran[name] = selection.impl
                 put(network, name, offered[selection.impl]())
     if not compresses(settings.method):  # which keeps outputs of ReLU modules as bitmaps
-        fuse_relus(network)
+        fuse_activations(network)
     return network, ran

@@ -22,6 +22,7 @@ from torch import Tensor
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, owned, sizes
 from lamina.accelerate.methods.circulant import reference
+from lamina.accelerate.methods.circulant.activations import InputActivation, activated, code
 from lamina.accelerate.methods.circulant.config import PUBLISHED, Impl, check_block_size, check_impl
 from lamina.accelerate.papers.circulant_ladder import functional as published
 from lamina.errors import LaminaError, MissingError, UnsupportedError, UsageError
@@ -101,7 +102,7 @@ def linear(
     *,
     out_features: int,
     signs: Tensor | None = None,
-    relu_input: bool = False,
+    input_activation: InputActivation | None = None,
     relu: bool = False,
     impl: Impl = "auto",
     fallback: bool = False,
@@ -115,7 +116,7 @@ def linear(
         bias: ``(out_features,)``.
         out_features: output features; the rows of the last blocks beyond it are unused.
         signs: ``(k,)``, random signs, each 1 or -1, by which each block of input features is multiplied first.
-        relu_input: whether ``x`` passes a ReLU first; ``fused_rows`` computes it as it reads rows.
+        input_activation: what ``x`` passes first; ``fused_rows`` computes it as it reads rows.
         relu: whether the output is that of a ReLU; ``kernel`` and ``fused_rows`` compute it in their last kernel.
         impl: the implementation.
         fallback: whether ``auto`` computes what ``impl`` refuses: few rows, another dtype or another device.
@@ -138,8 +139,8 @@ def linear(
     rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
     product = rows, x, dtype, x.shape[-1], out_features, weight.shape[-1]
     name = impl_for(impl, x, fallback, lambda: fused_rows.refusal(*product))
-    if relu_input and name != "fused_rows":
-        x = torch.relu(x)
+    if name != "fused_rows":
+        x = activated(x, code(input_activation))
     if name in ("reference", "materialized", *PUBLISHED):
         x = reference.flip_signs(x, signs, x.dim() - 1)
     if name == "kernel":
@@ -147,7 +148,7 @@ def linear(
     y: Tensor
     if name == "fused_rows":
         fused_rows.check(*product)
-        y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias, relu_input, relu)
+        y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias, code(input_activation), relu)
         return y
     if name == "reference":
         y = reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
@@ -205,7 +206,7 @@ def conv(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     signs: Tensor | None = None,
-    relu_input: bool = False,
+    input_activation: InputActivation | None = None,
     relu: bool = False,
     impl: Impl = "auto",
     fallback: bool = False,
@@ -221,7 +222,7 @@ def conv(
         stride, padding, dilation: one integer, or one for each spatial dimension.
         groups: blocked connections from input to output channels, as in `torch.nn.Conv2d`.
         signs: ``(k,)``, random signs, each 1 or -1, by which each block of input channels is multiplied first.
-        relu_input, relu, impl, fallback: as in `linear`.
+        input_activation, relu, impl, fallback: as in `linear`.
 
     Returns:
         ``(N, out_channels, L')`` or ``(N, out_channels, H', W')``, in the dtype of ``x``, or of autocast.
@@ -248,17 +249,16 @@ def conv(
     if axes == 1:
         flat = conv(
             x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
-            padding=(0, *padding), dilation=(1, *dilation), groups=groups, signs=signs, relu_input=relu_input,
-            relu=relu, impl=impl, fallback=fallback,
+            padding=(0, *padding), dilation=(1, *dilation), groups=groups, signs=signs,
+            input_activation=input_activation, relu=relu, impl=impl, fallback=fallback,
         )  # fmt: skip
         return owned(flat, (*flat.shape[:2], flat.shape[3]))
     window = _window(x, weight, stride, padding, dilation, groups)
     dtype = compute_dtype(x)
     name = impl_for(impl, x, fallback, lambda: _pointwise_refusal(x, weight, out_channels, window, dtype))
     if name == "fused_rows":
-        return _pointwise(x, weight, signs, bias, out_channels, window, dtype, relu_input, relu)
-    if relu_input:
-        x = torch.relu(x)
+        return _pointwise(x, weight, signs, bias, out_channels, window, dtype, code(input_activation), relu)
+    x = activated(x, code(input_activation))
     if name == "kernel":
         return _spectral(x, weight, signs, bias, out_channels, window, dtype, relu)
     y: Tensor
@@ -296,14 +296,14 @@ def _spectral(
 
 def _pointwise(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: Conv2dProblem,
-    dtype: torch.dtype, relu_input: bool, relu: bool,
+    dtype: torch.dtype, activation: int, relu: bool,
 ) -> Tensor:  # fmt: skip
     """A convolution that is a linear map of pixels, whose channels are contiguous, by the fused kernels."""
     if (refusal := _pointwise_refusal(x, weight, outputs, window, dtype)) is not None:
         raise refusal
     pixels = x.permute(0, 2, 3, 1)
     y: Tensor
-    y, _ = fused_rows.linear_eager(pixels.to(dtype), weight.flatten(0, 2), signs, bias, relu_input, relu)
+    y, _ = fused_rows.linear_eager(pixels.to(dtype), weight.flatten(0, 2), signs, bias, activation, relu)
     return y.permute(0, 3, 1, 2)
 
 

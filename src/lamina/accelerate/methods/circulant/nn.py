@@ -11,6 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lamina.accelerate.methods.circulant import functional
+from lamina.accelerate.methods.circulant.activations import (
+    Activation,
+    InputActivation,
+    check_activation,
+    check_input_activation,
+    module_of,
+)  # fmt: skip
 from lamina.accelerate.methods.circulant.config import Impl, Selectable, check_block_size, check_impl
 from lamina.accelerate.methods.circulant.lstm.nn import BlockCirculantLSTM
 from lamina.accelerate.methods.circulant.projection import coverage, project
@@ -20,7 +27,6 @@ from lamina.errors import UsageError
 __all__ = ["LAYERS", "BlockCirculantConv1d", "BlockCirculantConv2d", "BlockCirculantLSTM", "BlockCirculantLinear"]
 
 Init = Literal["project", "fresh"]
-Activation = Literal["relu"]
 
 
 class BlockCirculantLinear(Selectable, nn.Module):
@@ -36,7 +42,7 @@ class BlockCirculantLinear(Selectable, nn.Module):
         bias: whether to learn an additive bias.
         signs: whether to apply random sign flips to the inputs, fixed at initialization; see `Circulant`.
         activation: ``"relu"`` if the output is that of a ReLU, which the last kernel computes.
-        input_activation: ``"relu"`` if inputs pass a ReLU first.
+        input_activation: what inputs pass first: ``"relu"``, ``"gelu"`` or ``"gelu_tanh"``.
         impl: the implementation; see `functional`.
 
     Raises:
@@ -54,7 +60,7 @@ class BlockCirculantLinear(Selectable, nn.Module):
         *,
         signs: bool = False,
         activation: Activation | None = None,
-        input_activation: Activation | None = None,
+        input_activation: InputActivation | None = None,
         impl: Impl = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -64,7 +70,8 @@ class BlockCirculantLinear(Selectable, nn.Module):
         check_block_size(block_size)
         self.in_features, self.out_features, self.block_size = in_features, out_features, block_size
         self.impl: Impl = check_impl(impl)
-        self.activation, self.input_activation = check_activation(activation), check_activation(input_activation)
+        self.activation = check_activation(activation)
+        self.input_activation = check_input_activation(input_activation)
         self.kept_energy: float | None = None
         p, q = -(-out_features // block_size), -(-in_features // block_size)
         self.weight = nn.Parameter(torch.empty(p, q, block_size, device=device, dtype=dtype))
@@ -84,7 +91,7 @@ class BlockCirculantLinear(Selectable, nn.Module):
         check_input_size(self, input, -1, self.in_features)
         return functional.linear(
             input, self.weight, self.bias, out_features=self.out_features, signs=self.signs,
-            relu_input=reads_relu(self), relu=has_relu(self), impl=self.impl, fallback=self.fallback,
+            input_activation=activation_before(self), relu=has_relu(self), impl=self.impl, fallback=self.fallback,
         )  # fmt: skip
 
     @classmethod
@@ -148,7 +155,7 @@ class _BlockCirculantConv(Selectable, nn.Module):
         block_size: int = 64,
         signs: bool = False,
         activation: Activation | None = None,
-        input_activation: Activation | None = None,
+        input_activation: InputActivation | None = None,
         impl: Impl = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -169,7 +176,8 @@ class _BlockCirculantConv(Selectable, nn.Module):
         self.padding_mode, self.block_size = padding_mode, block_size
         self.pad_widths = self._pad_widths()
         self.impl: Impl = check_impl(impl)
-        self.activation, self.input_activation = check_activation(activation), check_activation(input_activation)
+        self.activation = check_activation(activation)
+        self.input_activation = check_input_activation(input_activation)
         self.kept_energy: float | None = None
         p, q = groups * -(-(out_channels // groups) // block_size), -(-(in_channels // groups) // block_size)
         shape = (p, *self.kernel_size, q, block_size)
@@ -197,7 +205,7 @@ class _BlockCirculantConv(Selectable, nn.Module):
             padding = (0,) * self.axes
         return functional.conv(
             input, self.weight, self.bias, out_channels=self.out_channels, stride=self.stride, padding=padding,
-            dilation=self.dilation, groups=self.groups, signs=self.signs, relu_input=reads_relu(self),
+            dilation=self.dilation, groups=self.groups, signs=self.signs, input_activation=activation_before(self),
             relu=has_relu(self), impl=self.impl, fallback=self.fallback,
         )  # fmt: skip
 
@@ -354,7 +362,7 @@ def store_dense(layer: Any, dense: Any, matrix: Tensor) -> None:
 def _impl_repr(layer: Any) -> str:
     kept = "" if layer.kept_energy is None else f", kept_energy={layer.kept_energy:.3g}"
     signs = "" if layer.signs is None else ", signs=True"
-    activations = f", input_activation={layer.input_activation}" if reads_relu(layer) else ""
+    activations = f", input_activation={layer.input_activation}" if activation_before(layer) else ""
     activations += f", activation={layer.activation}" if has_relu(layer) else ""
     return f"{signs}{activations}, impl={layer.impl}{kept}"
 
@@ -364,27 +372,18 @@ def has_relu(layer: Any) -> bool:
     return getattr(layer, "activation", None) is not None
 
 
-def reads_relu(layer: Any) -> bool:
-    """Whether the inputs of a layer pass a ReLU first."""
-    return getattr(layer, "input_activation", None) is not None
+def activation_before(layer: Any) -> InputActivation | None:
+    """What the inputs of a layer pass first."""
+    found: InputActivation | None = getattr(layer, "input_activation", None)
+    return found
 
 
 def with_activations(dense: nn.Module, layer: Any) -> nn.Module:
     """A dense layer with the activations of a circulant one."""
-    if not (reads_relu(layer) or has_relu(layer)):
-        return dense
-    return nn.Sequential(*[nn.ReLU()] * reads_relu(layer), dense, *[nn.ReLU()] * has_relu(layer))
-
-
-def check_activation(activation: str | None) -> Activation | None:
-    """Check an activation.
-
-    Raises:
-        UsageError: it is unknown.
-    """
-    if activation not in (None, "relu"):
-        raise UsageError(f"activation: expected 'relu' or None, got {activation!r}")
-    return "relu" if activation else None
+    first = activation_before(layer)
+    before = [] if first is None else [module_of(first)]
+    after = [nn.ReLU()] * has_relu(layer)
+    return nn.Sequential(*before, dense, *after) if before or after else dense
 
 
 def check_sizes(**sizes: int) -> None:

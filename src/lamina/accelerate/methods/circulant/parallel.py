@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from lamina.accelerate.methods.circulant import functional
-from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear, has_relu, reads_relu
+from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear, activation_before, has_relu
 from lamina.errors import UsageError
 
 __all__ = ["BlockColwiseParallel", "BlockRowwiseParallel"]
@@ -72,8 +72,8 @@ class _Colwise(BlockCirculantLinear):
         bias = None if self.bias is None else _local(self.bias)
         features = self.out_features // mesh.size()
         return functional.linear(
-            x, _local(self.weight), bias, out_features=features, signs=self.signs, relu_input=reads_relu(self),
-            relu=has_relu(self), impl=self.impl, fallback=self.fallback,
+            x, _local(self.weight), bias, out_features=features, signs=self.signs,
+            input_activation=activation_before(self), relu=has_relu(self), impl=self.impl, fallback=self.fallback,
         )  # fmt: skip
 
 
@@ -83,8 +83,8 @@ class _Rowwise(BlockCirculantLinear):
     def forward(self, input: Tensor) -> Tensor:
         weight = _local(self.weight)
         part = functional.linear(
-            input, weight, None, out_features=self.out_features, signs=self.signs, relu_input=reads_relu(self),
-            impl=self.impl, fallback=self.fallback,
+            input, weight, None, out_features=self.out_features, signs=self.signs,
+            input_activation=activation_before(self), impl=self.impl, fallback=self.fallback,
         )  # fmt: skip
         whole = DTensor.from_local(part, _mesh(self), [Partial()], run_check=False).redistribute(
             placements=[Replicate()]

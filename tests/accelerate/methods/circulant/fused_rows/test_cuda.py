@@ -10,6 +10,13 @@ from torch import Tensor
 
 from lamina.accelerate.common.tiling import SHARED_MEMORY
 from lamina.accelerate.methods.circulant import reference
+from lamina.accelerate.methods.circulant.activations import (
+    ACTIVATIONS,
+    InputActivation,
+    activated,
+    code,
+    gradient_through,
+)  # fmt: skip
 from lamina.accelerate.methods.circulant.fused_rows import cuda
 from lamina.accelerate.methods.circulant.fused_rows.cuda import FusedRows, RowSteps, RowTile, WeightTile
 from lamina.testing.cuda_on_cpu import KernelOnCpu
@@ -93,43 +100,74 @@ def test_on_the_cpu(case: str, signed: bool, monkeypatch: pytest.MonkeyPatch) ->
     check(*CASES[case], device="cpu", signed=signed)
 
 
-def check_relu(
-    k: int, p: int, q: int, rows: int, dtype: torch.dtype, tile: RowTile | None = None,
+def check_activation(
+    activation: int, k: int, p: int, q: int, rows: int, dtype: torch.dtype, tile: RowTile | None = None,
     weight_tile: WeightTile | None = None, device: str = "cuda",
 ) -> None:  # fmt: skip
-    """Results with ReLU in the kernels are bit by bit those of ReLU outside, also of what is not a number."""
-    x, bias = torch.randn(rows, q * k).to(device, dtype), torch.randn(p * k).to(device)
+    """Results with activations in the kernels are those of activations outside, also of what is not a number.
+
+    ReLU bit by bit; GELU within the rounding of its own formula, of its derivative and of results.
+    """
+    x, bias = 2 * torch.randn(rows, q * k).to(device, dtype), torch.randn(p * k).to(device)
     dy, weight = torch.randn(rows, p * k).to(device, dtype), torch.randn(p, q, k).to(device)
-    x[0, 0], x[-1, -1] = torch.nan, 0
     forward, backward = cuda.weight_spectra(weight, dtype)
+    outside, exact = activated(x, activation), activation == code("relu")
 
     def rows_of(like: Tensor, *operands: Any, **options: Any) -> Tensor:
         out = torch.full_like(like, torch.inf)
         cuda.run_rows(*operands, out, k, tile, **options)
         return out
 
+    def weight_gradient(x: Tensor, activation: int = 0) -> Tensor:
+        out = torch.full_like(weight, torch.nan)
+        cuda.run_weight_gradient(dy, x, out, weight_tile, splits=3, activation=activation)
+        return out
+
+    def assert_same(ours: Tensor, theirs: Tensor, roundings: float) -> None:
+        limit = 0 if exact else roundings * torch.finfo(FP16 if dtype == FP32 else dtype).eps
+        assert (ours.double() - theirs.double()).norm() <= limit * theirs.double().norm()
+
     for b in (bias, None):
-        plain = rows_of(dy, x, forward, b)
+        assert_same(rows_of(dy, x, forward, b, activation=activation), rows_of(dy, outside, forward, b), 0.5)
+    through = rows_of(x, dy, backward, None, flip_outputs=True, gate=x, activation=activation)
+    assert_same(through, gradient_through(rows_of(x, dy, backward, None, flip_outputs=True), x, activation), 1)
+    assert_same(weight_gradient(x, activation), weight_gradient(outside), 0.5)
+    x[0, 0] = torch.nan
+    y = rows_of(dy, x, forward, bias, activation=activation)
+    assert y[0].isnan().all() and not y[1:].isnan().any()
+    through = rows_of(x, dy, backward, None, flip_outputs=True, gate=x, activation=activation)
+    assert through.isnan().sum() == (0 if exact else 1)  # ReLU passes gradients where its input is NaN
+
+
+def check_relu_of_outputs(
+    k: int, p: int, q: int, rows: int, dtype: torch.dtype, tile: RowTile | None = None, device: str = "cuda"
+) -> None:
+    """Outputs with ReLU in the kernels are bit by bit those of ReLU outside, also of what is not a number."""
+    x, bias = torch.randn(rows, q * k).to(device, dtype), torch.randn(p * k).to(device)
+    x[0, 0] = torch.nan
+    forward, _ = cuda.weight_spectra(torch.randn(p, q, k).to(device), dtype)
+    for b in (bias, None):
+        plain, ours = torch.full((2, rows, p * k), torch.inf).to(device, dtype)
+        cuda.run_rows(x, forward, b, plain, k, tile)
+        cuda.run_rows(x, forward, b, ours, k, tile, relu=True)
         assert plain[0].isnan().any()
-        torch.testing.assert_close(rows_of(dy, x, forward, b, relu=True), plain.relu(), rtol=0, atol=0, equal_nan=True)
-        before = rows_of(dy, x, forward, b, relu_input=True)
-        torch.testing.assert_close(before, rows_of(dy, x.relu(), forward, b), rtol=0, atol=0, equal_nan=True)
-    plain = rows_of(x, dy, backward, None, flip_outputs=True)
-    gated = rows_of(x, dy, backward, None, flip_outputs=True, gate=x)
-    torch.testing.assert_close(gated, plain.where(~(x <= 0), 0), rtol=0, atol=0)
-    x[0, 0] = -1
-    ours, outside = torch.full((2, *weight.shape), torch.nan, device=device)
-    cuda.run_weight_gradient(dy, x, ours, weight_tile, splits=3, relu_input=True)
-    cuda.run_weight_gradient(dy, x.relu(), outside, weight_tile, splits=3)
-    torch.testing.assert_close(ours, outside, rtol=0, atol=0)
+        torch.testing.assert_close(ours, plain.relu(), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("case", CASES)
-def test_relu_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_activations_on_the_cpu(case: str, activation: InputActivation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
     monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
     k, p, q, rows, dtype, _, *tiles = CASES[case]
-    check_relu(k, p, q, rows, dtype, *tiles, device="cpu")
+    check_activation(code(activation), k, p, q, rows, dtype, *tiles, device="cpu")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_relu_of_outputs_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
+    k, p, q, rows, dtype, _, tile, _ = CASES[case]
+    check_relu_of_outputs(k, p, q, rows, dtype, tile, device="cpu")
 
 
 @compiling.needs_nvrtc
@@ -143,18 +181,24 @@ def test_sources_compile_for_a_hopper_gpu(
         x, dy, weight, bias = (torch.empty(shape) for shape in ((8192, q * k), (8192, p * k), (p, q, k), (p * k,)))
         x, dy, fused = x.to(dtype), dy.to(dtype), signs is not None
         forward, backward = cuda.weight_spectra(weight, dtype)
-        cuda.run_rows(x, forward, bias, dy, k, signs=signs, relu_input=fused, relu=not fused, overlapped=True)
-        sums, gate = cuda.column_sums_like(dy) if fused else None, x if fused else None
-        cuda.run_rows(dy, backward, None, x, k, signs=signs, flip_outputs=True, gate=gate, column_sums=sums)
-        options = {"relu_input": fused, "overlapped": True}
+        activation = code("gelu") if fused else 0
+        cuda.run_rows(x, forward, bias, dy, k, signs=signs, activation=activation, relu=not fused, overlapped=True)
+        of_gate = {"gate": x if fused else None, "activation": activation}
+        sums = cuda.column_sums_like(dy) if fused else None
+        cuda.run_rows(dy, backward, None, x, k, signs=signs, flip_outputs=True, **of_gate, column_sums=sums)
+        options = {"activation": activation, "overlapped": True}
         cuda.run_weight_gradient(dy, x, weight, signs=signs, **options, column_sums=sums, db=bias)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
-@pytest.mark.parametrize("sizes", [LARGE[0], LARGE[5], LARGE[7], LARGE[9]])
-def test_relu_on_the_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    check_relu(*sizes, dtype)
+@pytest.mark.parametrize("sizes", [LARGE[0], LARGE[5], LARGE[7], LARGE[9], (64, 12, 48, 6304)])
+def test_activations_on_the_gpu(
+    sizes: tuple[int, int, int, int], dtype: torch.dtype, activation: InputActivation
+) -> None:
+    check_activation(code(activation), *sizes, dtype)
+    check_relu_of_outputs(*sizes, dtype)
 
 
 @pytest.mark.gpu

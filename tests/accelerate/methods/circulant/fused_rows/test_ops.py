@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import lamina
 from lamina.accelerate.methods.circulant import candidates as cell
 from lamina.accelerate.methods.circulant import functional
+from lamina.accelerate.methods.circulant.activations import ACTIVATIONS, code
 from lamina.accelerate.methods.circulant.fused_rows import cuda, ops
 from lamina.accelerate.methods.circulant.fused_rows.cuda import RowTile, WeightTile
 from lamina.accelerate.methods.circulant.nn import (
@@ -64,12 +65,20 @@ def assert_close(ours: list[Tensor], layer: nn.Module, x: Tensor, gy: Tensor, dt
         assert (a.double() - b).norm() <= 3 * eps * b.norm()  # also of what is not a number
 
 
-@pytest.mark.parametrize(("dtype", "signs"), [(BF16, False), (BF16, True), (FP16, True)])
+@pytest.mark.parametrize(
+    ("dtype", "signs", "activations"),
+    [
+        (BF16, False, {}),
+        (BF16, True, {"input_activation": "relu"}),
+        (BF16, True, {"input_activation": "gelu"}),
+        (FP16, True, {"activation": "relu"}),
+        (FP16, False, {"input_activation": "gelu_tanh"}),
+    ],
+)
 def test_a_step_under_autocast_on_the_cpu(
-    emulated: None, poisoned_empty: None, dtype: torch.dtype, signs: bool
+    emulated: None, poisoned_empty: None, dtype: torch.dtype, signs: bool, activations: dict[str, Any]
 ) -> None:
-    relus: Any = {"activation" if dtype == FP16 else "input_activation": "relu" if signs else None}
-    layer = BlockCirculantLinear(96, 64, 32, signs=signs, **relus)
+    layer = BlockCirculantLinear(96, 64, 32, signs=signs, **activations)
     with torch.no_grad():
         layer.bias.copy_(torch.arange(64) % 2 * 8 - 4)  # type: ignore[union-attr]  # no output is near zero
     x, gy = torch.randn(7, 3, 96).transpose(0, 1), torch.randn(3, 7, 64).to(dtype).float()
@@ -86,9 +95,9 @@ def tf32() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("signs", [False, True])
-def test_a_step_in_tf32_on_the_cpu(emulated: None, tf32: None, poisoned_empty: None, signs: bool) -> None:
-    layer = BlockCirculantLinear(96, 64, 32, signs=signs, input_activation="relu", activation="relu" if signs else None)
+@pytest.mark.parametrize(("signs", "first"), [(False, "relu"), (True, "relu"), (True, "gelu"), (False, "gelu_tanh")])
+def test_a_step_in_tf32_on_the_cpu(emulated: None, tf32: None, poisoned_empty: None, signs: bool, first: Any) -> None:
+    layer = BlockCirculantLinear(96, 64, 32, signs=signs, input_activation=first, activation="relu" if signs else None)
     with torch.no_grad():
         layer.bias.copy_(torch.arange(64) % 2 * 8 - 4)  # type: ignore[union-attr]  # no output is near zero
     x, gy = torch.randn(7, 3, 96).transpose(0, 1), torch.randn(3, 7, 64)
@@ -137,8 +146,8 @@ def test_only_requested_gradients_are_computed_and_they_are_differentiable(
     leaves, second = (x.clone().requires_grad_(), w), []
     bias = (torch.arange(32) % 2 * 80 - 40).to(dtype)
     for impl in ("fused_rows", "reference"):
-        relus = {"relu_input": not signed, "relu": signed}
-        y = functional.linear(*leaves, bias, out_features=32, signs=signs, **relus, impl=impl)
+        around: Any = {"input_activation": None if signed else "gelu", "relu": signed}
+        y = functional.linear(*leaves, bias, out_features=32, signs=signs, **around, impl=impl)
         first = torch.autograd.grad(y.sum(), leaves, create_graph=True)
         second.append(torch.autograd.grad(sum(one.float().square().sum() for one in first), leaves))  # type: ignore[arg-type]
     for a, b in zip(*second, strict=True):
@@ -150,13 +159,13 @@ def test_gradients_of_a_double_backward_pass() -> None:
     sizes = (3, 4), (3, 8), (1, 2, 4)
     gy, x, w = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes)
     for check in gradcheck, gradgradcheck:
-        for relu in (False, True):
-            gradients = partial(ops.differentiable_gradients, signs=signs, relu_input=relu)
+        for activation in (None, *ACTIVATIONS):
+            gradients = partial(ops.differentiable_gradients, signs=signs, activation=code(activation))
             assert check(gradients, (gy, x, w), fast_mode=True)
-    for relu in (False, True):
-        y = functional.linear(x, w, out_features=4, signs=signs, relu_input=relu, impl="reference")
+    for activation in (None, *ACTIVATIONS):
+        y = functional.linear(x, w, out_features=4, signs=signs, input_activation=activation, impl="reference")
         expected = torch.autograd.grad(y, (x, w), gy)
-        torch.testing.assert_close(ops.differentiable_gradients(gy, x, w, signs, relu), expected)
+        torch.testing.assert_close(ops.differentiable_gradients(gy, x, w, signs, code(activation)), expected)
 
 
 @pytest.mark.parametrize("dtype", [FP32, torch.float64, torch.int8])
@@ -208,23 +217,23 @@ def check_operators(device: str, dtype: torch.dtype, rows: int = 5) -> None:
     bias, signs = torch.randn(32, device=device), torch.randn(16, device=device).sign()
     for each, s, b in ((x, None, bias), (x[:, None], None, None), (x, signs, None), (x[:, None], signs, bias)):
         leaf, weight, b = (None if one is None else one.clone().requires_grad_() for one in (each, w, b))
-        torch.library.opcheck(ops.linear, (leaf, weight, s, b, s is None, b is not None))
-    y, spectra = ops.linear(x, w, signs, None, False, False)
+        torch.library.opcheck(ops.linear, (leaf, weight, s, b, code("gelu") if s is None else 0, b is not None))
+    y, spectra = ops.linear(x, w, signs, None, 0, False)
     for s, *wanted in (
-        (None, True, True, True, None), (signs, True, True, False, FP32), (signs, True, False, False, dtype),
-        (None, False, True, True, FP32), (signs, False, False, False, FP32),
+        (None, True, True, code("relu"), None), (signs, True, True, 0, FP32), (signs, True, False, 0, dtype),
+        (None, False, True, code("gelu"), FP32), (signs, False, False, 0, FP32),
     ):  # fmt: skip
         torch.library.opcheck(ops.linear_backward, (y, x, spectra, s, [2, 4, 16], FP32, *wanted))
 
 
 def test_shapes_and_flops_need_no_device() -> None:
     x, w = torch.empty(8, 2000, 96, dtype=BF16, device="meta"), torch.empty(5, 3, 32, device="meta")
-    y, spectra = ops.linear(x, w, None, None, False, False)
+    y, spectra = ops.linear(x, w, None, None, 0, False)
     assert (y.shape, y.dtype, spectra.shape) == ((8, 2000, 160), BF16, (1, 2, 2, 2, 32, 4))
-    dx, dw, db = ops.linear_backward(y, x, spectra, None, [5, 3, 32], FP32, True, True, False, FP32)
+    dx, dw, db = ops.linear_backward(y, x, spectra, None, [5, 3, 32], FP32, True, True, 0, FP32)
     assert (dx.shape, dx.dtype, dw.shape, dw.dtype, db.shape, db.dtype) == (x.shape, BF16, w.shape, FP32, (160,), FP32)
     with FlopCounterMode(display=False) as counter:
-        ops.linear(x, w, None, None, False, False)
+        ops.linear(x, w, None, None, 0, False)
     assert 0 < counter.get_total_flops() < 2 * 16000 * 160 * 96  # fewer than the dense product
 
 
@@ -352,9 +361,8 @@ def test_a_step_on_the_gpu(
     if mode == "autocast" and dtype == FP32:
         pytest.skip("autocast is to 16 bits")
     k, p, q, rows = sizes
-    layer = BlockCirculantLinear(
-        q * k, p * k, k, signs=signs, input_activation="relu" if signs else None, device="cuda"
-    )  # fmt: skip
+    first: Any = ("gelu" if mode in ("graph", "compiled") else "relu") if signs else None
+    layer = BlockCirculantLinear(q * k, p * k, k, signs=signs, input_activation=first, device="cuda")
     x, gy = torch.randn(rows, q * k, device="cuda").to(dtype), torch.randn(rows, p * k, device="cuda").to(dtype)
     if mode == "strided":
         x, gy = x.t().contiguous().t(), torch.cat([gy.flatten()[:1], gy.flatten()])[1:].view_as(gy)

@@ -85,8 +85,8 @@ class RowSteps:
 
     bias: bool = False
     relu: bool = False
-    relu_input: bool = False
-    gated: bool = False
+    input_activation: int = 0
+    gate_activation: int = 0
     overlapped: bool = False
     summed: bool = False
 
@@ -154,11 +154,11 @@ class FusedRows:
         }  # fmt: skip
 
     def weight_macros(
-        self, tile: WeightTile, signs: Tensor | None, swapped: bool, relu_input: bool = False, overlapped: bool = False
+        self, tile: WeightTile, signs: Tensor | None, swapped: bool, activation: int = 0, overlapped: bool = False
     ) -> dict[str, int]:
         """Macros of the weight gradient; ``swapped`` if inputs take the place of output gradients."""
         return self.macros(tile.num_warps, tile.item_blocks) | sign_macros(signs, swapped) | {
-            "RELU_OUT": int(relu_input and swapped), "RELU_IN": int(relu_input and not swapped),
+            "OUT_ACTIVATION": swapped * activation, "IN_ACTIVATION": (not swapped) * activation,
             "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles, "BLOCKS_PER_SM": 1, "OVERLAPPED": int(overlapped),
         }  # fmt: skip
 
@@ -250,7 +250,7 @@ def weight_tile(problem: FusedRows, rows: int) -> WeightTile:
 
 def source(name: str) -> str:
     """The CUDA source of a kernel."""
-    parts = ("transforms", "scaling", *(("column_sums",) if name == "rows" else ()), name)
+    parts = ("transforms", "activations", "scaling", *(("column_sums",) if name == "rows" else ()), name)
     return with_common_header(*(FOLDER / f"{each}.cu" for each in parts))
 
 
@@ -368,13 +368,13 @@ def units(words: Tensor) -> Tensor:
 
 def run_rows(
     x: Tensor, spectra: Tensor, bias: Tensor | None, y: Tensor, block_size: int, tile: RowTile | None = None,
-    signs: Tensor | None = None, flip_outputs: bool = False, relu: bool = False, relu_input: bool = False,
+    signs: Tensor | None = None, flip_outputs: bool = False, relu: bool = False, activation: int = 0,
     gate: Tensor | None = None, overlapped: bool = False, column_sums: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write ``x (rows, q k)`` times the weights of ``spectra``, plus a float32 ``bias (p k)``, to ``y (rows, p k)``.
 
-    With ``relu``, ReLU follows the bias; with ``relu_input``, ``x`` passes a ReLU as it is read. With a ``gate``, rows
-    like ``y``, its outputs are those of a gradient behind the ReLU of the gate.
+    With ``relu``, ReLU follows the bias. ``activation`` is the code of what ``x`` passes as it is read. With a
+    ``gate``, rows like ``y``, the gate passes it instead, and outputs are multiplied by its derivative there.
 
     ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``, or of ``y`` if ``flip_outputs``.
 
@@ -392,7 +392,8 @@ def run_rows(
     if tile is None:
         raise UnsupportedError(too_wide(x.shape[1]))
     chunks = -(-problem.out_blocks // (tile.chunk * tile.splits))
-    steps = RowSteps(bias is not None, relu, relu_input, gate is not None, overlapped, column_sums is not None)
+    of_x, of_gate = (activation, 0) if gate is None else (0, activation)
+    steps = RowSteps(bias is not None, relu, of_x, of_gate, overlapped, column_sums is not None)
     macros = problem.row_macros(tile, steps, signs, flip_outputs)
     grid = -(-rows // 16), -(-problem.out_blocks // (tile.chunk * chunks))
     unused = eigenbasis(block_size, x.device)
@@ -423,15 +424,15 @@ def too_wide(width: int) -> str:
 
 def run_weight_gradient(
     dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile | None = None, splits: int | None = None,
-    signs: Tensor | None = None, relu_input: bool = False, overlapped: bool = False,
+    signs: Tensor | None = None, activation: int = 0, overlapped: bool = False,
     column_sums: Tensor | None = None, db: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Write the weight gradient of ``dy (rows, p k)`` and ``x (rows, q k)`` to ``dw (p, q, k)``.
 
-    ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``. With ``relu_input``, ``x`` passes
-    a ReLU as it is read. ``overlapped`` rows are fetched while the preceding kernel ends, as in `run_rows`. Output
-    blocks of ``tile`` are those of the wider of the two. The sums of the columns of ``column_sums`` are written to
-    ``db``.
+    ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``. ``activation`` is the code of
+    what ``x`` passes as it is read. ``overlapped`` rows are fetched while the preceding kernel ends, as in `run_rows`.
+    Output blocks of ``tile`` are those of the wider of the two. The sums of the columns of ``column_sums`` are written
+    to ``db``.
     """
     (p, q, k), rows = dw.shape, x.shape[0]
     transposed = p < q  # the wider rows are read once, the others again for each group of them
@@ -446,7 +447,7 @@ def run_weight_gradient(
     partials = x.new_empty(splits, tiles, problem.slots * tile.out_tiles * tile.in_tiles * 64, dtype=torch.float32)
     operands: list[Tensor | int] = [dy, x, tables(k, x.dtype, x.device), partials, rows, rows_per_block]
     operands.append(eigenbasis(k, x.device) if signs is None else signs)
-    macros = problem.weight_macros(tile, signs, transposed, relu_input, overlapped)
+    macros = problem.weight_macros(tile, signs, transposed, activation, overlapped)
     shared = problem.weight_bytes(tile)
     _launch("fused_weight_gradient", "weight_gradient", macros, (splits, tiles), operands, shared)
     warps = 1 if kernel_class is not Kernel else min(2 * problem.slots, 32)

@@ -2,7 +2,8 @@
 
 Rows are in the dtype of the product: 16-bit, or float32 where TF32 is allowed. Weights may be the float32 masters of
 autocast, whose gradient is then float32. ``signs (k)``, each 1 or -1, multiply the elements of each block of ``x``, in
-the kernels as they read rows. A ReLU of ``x``, or of the output, is computed there too, and the gradient of the bias.
+the kernels as they read rows. An activation of ``x`` is computed there too, a ReLU of the output, and the gradient of
+the bias.
 Saved for the backward pass are the rows, the weights, and the spectra of the weights for the input gradient.
 Double backward uses the differentiable operators of `ops` and `spectral.ops`.
 """
@@ -19,6 +20,7 @@ from torch.utils.flop_counter import register_flop_formula
 from lamina.accelerate.common.channel_sums.ops import bias_gradient, relu_gradients
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import transformed
+from lamina.accelerate.methods.circulant.activations import activated, gradient_through
 from lamina.accelerate.methods.circulant.basis import slot_count
 from lamina.accelerate.methods.circulant.fused_rows import cuda
 from lamina.accelerate.methods.circulant.ops import spectral_matmul_backward, spectral_matmul_flops, tf32
@@ -110,7 +112,7 @@ def _signs(signs: Tensor | None) -> Tensor | None:
 
 @cached_launches
 def _run(
-    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu_input: bool, relu: bool
+    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, activation: int, relu: bool
 ) -> tuple[Tensor, Tensor]:
     p, _, k = weight.shape
     y = x.new_empty(*x.shape[:-1], p * k)
@@ -119,25 +121,25 @@ def _run(
     bias = None if bias is None else bias.float().contiguous()
     forward, backward = cuda.weight_spectra(weight, x.dtype)
     out = y.view(-1, p * k)
-    cuda.run_rows(rows, forward, bias, out, k, signs=signs, relu_input=relu_input, relu=relu, overlapped=True)
+    cuda.run_rows(rows, forward, bias, out, k, signs=signs, activation=activation, relu=relu, overlapped=True)
     return y, backward
 
 
 @torch.library.custom_op("lamina::circulant_fused_rows", mutates_args=())
 def linear(
-    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, relu_input: bool, relu: bool
+    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, activation: int, relu: bool
 ) -> tuple[Tensor, Tensor]:
     """``x (..., q*k)`` to ``(..., p*k)``, and the spectra of ``weight (p, q, k)`` for the input gradient.
 
-    With ``relu_input``, ``x`` passes a ReLU first; with ``relu``, the output does.
+    ``activation`` is the `code` of what ``x`` passes first; with ``relu``, the output passes a ReLU.
     """
-    return _run(x, weight, signs, bias, relu_input, relu)
+    return _run(x, weight, signs, bias, activation, relu)
 
 
 @cached_launches
 def _run_backward(
     dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: tuple[int, ...], w_dtype: torch.dtype,
-    for_x: bool, for_w: bool, relu_input: bool, bias_dtype: torch.dtype | None,
+    for_x: bool, for_w: bool, activation: int, bias_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     dx, dw = _gradients_like(x, w_shape, w_dtype, for_x, for_w)
     dy, signs, k = _rows(dy), _signs(signs), w_shape[-1]
@@ -146,12 +148,13 @@ def _run_backward(
         db, sums = dy.new_empty(dy.shape[-1], dtype=bias_dtype), cuda.column_sums_like(dy)
     elif bias_dtype is not None:
         db = bias_gradient(dy, True, bias_dtype)
-    rows = _rows(x) if for_w or relu_input else x  # before the kernels that overlap
+    rows = _rows(x) if for_w or activation else x  # before the kernels that overlap
     if for_x:
-        out, gate = dx.view(-1, x.shape[-1]), rows if relu_input else None
-        cuda.run_rows(dy, spectra, None, out, k, signs=signs, flip_outputs=True, gate=gate, column_sums=sums)
+        out = dx.view(-1, x.shape[-1])
+        through: dict[str, Any] = {"gate": rows if activation else None, "activation": activation}
+        cuda.run_rows(dy, spectra, None, out, k, signs=signs, flip_outputs=True, **through, column_sums=sums)
     if for_w:
-        options: dict[str, Any] = {"signs": signs, "relu_input": relu_input, "overlapped": for_x}
+        options: dict[str, Any] = {"signs": signs, "activation": activation, "overlapped": for_x}
         cuda.run_weight_gradient(dy, rows, dw, **options, column_sums=sums, db=db)
     return dx, dw, db
 
@@ -159,10 +162,10 @@ def _run_backward(
 @torch.library.custom_op("lamina::circulant_fused_rows_backward", mutates_args=())
 def linear_backward(
     dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: list[int], w_dtype: torch.dtype,
-    for_x: bool, for_w: bool, relu_input: bool, bias_dtype: torch.dtype | None,
+    for_x: bool, for_w: bool, activation: int, bias_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of `linear` with respect to ``x``, ``weight`` and a bias of ``bias_dtype``; empty if not requested."""
-    return _run_backward(dy, x, spectra, signs, tuple(w_shape), w_dtype, for_x, for_w, relu_input, bias_dtype)
+    return _run_backward(dy, x, spectra, signs, tuple(w_shape), w_dtype, for_x, for_w, activation, bias_dtype)
 
 
 def _gradients_like(
@@ -181,14 +184,14 @@ def _(x: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 @linear_backward.register_fake
 def _(
     dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: list[int], w_dtype: torch.dtype,
-    for_x: bool, for_w: bool, relu_input: bool, bias_dtype: torch.dtype | None,
+    for_x: bool, for_w: bool, activation: int, bias_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     bias = dy.new_empty(0) if bias_dtype is None else dy.new_empty(dy.shape[-1], dtype=bias_dtype)
     return *_gradients_like(x, w_shape, w_dtype, for_x, for_w), bias
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, signs, bias, ctx.relu_input, relu = inputs
+    x, weight, signs, bias, ctx.activation, relu = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.w_shape, ctx.w_dtype = tuple(weight.shape), weight.dtype
     ctx.mark_non_differentiable(output[1])
@@ -203,22 +206,22 @@ def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
     gy, bias = relu_gradients(gy, y, True, ctx.bias_dtype if for_bias else None)
     missing = ctx.bias_dtype if for_bias and bias is None else None
     if torch.is_grad_enabled():
-        dx, dw = differentiable_gradients(gy, x, weight, signs, ctx.relu_input)
+        dx, dw = differentiable_gradients(gy, x, weight, signs, ctx.activation)
         sums = None if missing is None else bias_gradient(gy, True, missing)
     else:
-        arguments = gy, x, spectra, signs, ctx.w_shape, ctx.w_dtype, for_x, for_w, ctx.relu_input, missing
+        arguments = gy, x, spectra, signs, ctx.w_shape, ctx.w_dtype, for_x, for_w, ctx.activation, missing
         dx, dw, sums = call_in_backward(linear_backward, _run_backward, *arguments)
     bias = bias if missing is None else sums
     return dx if for_x else None, dw if for_w else None, None, bias, None, None
 
 
 def differentiable_gradients(
-    gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None, relu_input: bool = False
+    gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None, activation: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
-    if relu_input:
-        dx, dw = differentiable_gradients(gy, x.relu(), weight, signs)
-        return dx.where(~(x <= 0), 0), dw
+    if activation:
+        dx, dw = differentiable_gradients(gy, activated(x, activation), weight, signs)
+        return gradient_through(dx, x, activation), dw
     k, rows, dy = weight.shape[-1], x.reshape(-1, x.shape[-1], 1), gy.reshape(-1, gy.shape[-1], 1)
     xs, ws = dft_pair(rows, weight.flatten(1)[..., None], signs, k, 1, x.dtype)
     dys = dft(dy, None, k, 1, False, x.dtype)

@@ -14,14 +14,14 @@
 // inverse scales. Products of spectra are stored divided by 2^HEADROOM, which bounds the largest possible sum.
 //
 // Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; FLIP_IN and FLIP_OUT, whether rows of that many blocks are
-// multiplied by `signs`, whose dtype is SIGN_TYPE; CHUNK, output blocks between two barriers, a multiple of
-// 8; BIAS, whether there is one; RELU, whether it follows; RELU_INPUT, whether inputs pass a ReLU as they are read; GATED,
-// whether outputs are 0 where `gate`, rows like them, is not positive, as gradients behind a ReLU are; OVERLAPPED,
+// multiplied by `signs`, whose dtype is SIGN_TYPE; CHUNK, output blocks between two barriers, a multiple of 8; BIAS,
+// whether there is one; RELU, whether it follows; INPUT_ACTIVATION, which inputs pass as they are read; GATE_ACTIVATION,
+// whose derivatives at `gate`, rows like outputs, multiply these, as gradients behind an activation are; OVERLAPPED,
 // whether the preceding kernel wrote no rows, so that they are transformed before it has ended; SUMMED, whether each 16
-// rows are also added to a row of `column_sums`; SHARED_SPECTRA, whether
-// spectra of outputs take the place of those of inputs: there is then one chunk, and each warp multiplies once; STAGED,
-// whether outputs leave through shared memory by bulk copies that run while warps multiply; PREFETCH, whether weights are
-// read one step before they are used; ROWS_AHEAD, whether warps read their next rows while they transform; BLOCKS_PER_SM.
+// rows are also added to a row of `column_sums`; SHARED_SPECTRA, whether spectra of outputs take the place of those of
+// inputs: there is then one chunk, and each warp multiplies once; STAGED, whether outputs leave through shared memory by
+// bulk copies that run while warps multiply; PREFETCH, whether weights are read one step before they are used;
+// ROWS_AHEAD, whether warps read their next rows while they transform; BLOCKS_PER_SM.
 
 typedef Element<SIGN_TYPE>::type sign_t;
 
@@ -133,37 +133,8 @@ __device__ __forceinline__ void write_vector(element* to, const word* from) {
   }
 }
 
-// ReLU, if there is one; NaN stays.
-__device__ __forceinline__ float activated(float a) { return RELU && a < 0 ? 0 : a; }
-
-// Of one row of gates of a block, which of this thread's elements are not positive: a bit for each of the first VECTOR
-// elements, for those that mirror them, and so on. Bits take few registers, so that all gates are read at once. A gate
-// that is NaN is open, as PyTorch has it.
-__device__ __forceinline__ word closed_gates(const value_t* gates, bool inside) {
-  const int lane = threadIdx.x % 32;
-  word closed = 0;
-#pragma unroll
-  for (int c = 0; c < 2 * CHUNKS; ++c) {
-    const int first = 4 * VECTOR * (c / 2) + VECTOR * (lane % 4);
-    const value_t* from = gates + (c % 2 ? K - VECTOR - first : first);
-#if SCALED
-    float vector[VECTOR];
-    read_vector(vector, from, inside);
-#pragma unroll
-    for (int i = 0; i < VECTOR; ++i) closed |= word(vector[i] <= 0) << (c * VECTOR + i);
-#else
-    word vector[VECTOR / 2];
-    read_vector(vector, from, inside);
-#pragma unroll
-    for (int i = 0; i < VECTOR; ++i)
-      closed |= word(to_float<TYPE>(element(vector[i / 2] >> i % 2 * 16)) <= 0) << (c * VECTOR + i);
-#endif
-  }
-  return closed;
-}
-
-// Element `i` of an output, or 0 if its gate is closed.
-__device__ __forceinline__ float gated(float a, word closed, int i) { return GATED && closed >> i & 1 ? 0 : a; }
+// An output: its ReLU, if there is one; NaN stays.
+__device__ __forceinline__ float output(float a) { return RELU && a < 0 ? 0 : a; }
 
 // Transforms 16 rows of one output block back, from spectra at `from`, and writes the first `rows` of them, `to_stride`
 // elements apart. SCALED outputs are multiplied by `scales` of this thread's two rows. `gate` has `gate_rows` rows.
@@ -173,12 +144,12 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
                                             const word (&even)[COLUMN_TILES][FRAGMENT],
                                             const word (&odd)[COLUMN_TILES][FRAGMENT]) {
   const int lane = threadIdx.x % 32;
-  word closed[2] = {};
-  if constexpr (GATED) {
+  Derivatives<GATE_ACTIVATION> derivatives[2];
+  if constexpr (GATE_ACTIVATION) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = lane / 4 + 8 * r;
-      closed[r] = closed_gates(gate + row * (OUT_BLOCKS * K), row < gate_rows);
+      read_derivatives(derivatives[r], gate + row * (OUT_BLOCKS * K), row < gate_rows);
     }
   }
   from += lane % 16;
@@ -209,7 +180,7 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = lane / 4 + 8 * r;
-      const int low_gate = 2 * c * VECTOR, high_gate = low_gate + VECTOR;
+      const int low_at = 2 * c * VECTOR, high_at = low_at + VECTOR;
 #if SCALED
       float low[VECTOR], high[VECTOR];
 #pragma unroll
@@ -220,7 +191,7 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
         float a = __fmaf_rn(odd_part, scales[r].inner, even_part), b = __fmaf_rn(-odd_part, scales[r].inner, even_part);
         a *= scales[r].outer, b *= scales[r].outer;
         if constexpr (BIAS) a += bias[first + i], b += bias[mirrored + opposite];
-        a = gated(activated(a), closed[r], low_gate + i), b = gated(activated(b), closed[r], high_gate + opposite);
+        a = through(output(a), derivatives[r], low_at + i), b = through(output(b), derivatives[r], high_at + opposite);
         low[i] = FLIP_OUT ? flipped_element(a, signs, at) : a;
         high[opposite] = FLIP_OUT ? flipped_element(b, signs, 2 * HALF_WORDS + c * VECTOR + opposite) : b;
       }
@@ -237,9 +208,10 @@ __device__ __forceinline__ void write_block(value_t* to, size_t to_stride, int r
           a += bias[first + 2 * i], b += bias[first + 2 * i + 1];
           e += bias[opposite], d += bias[opposite + 1];
         }
-        a = activated(a), b = activated(b), d = activated(d), e = activated(e);
-        a = gated(a, closed[r], low_gate + 2 * i), b = gated(b, closed[r], low_gate + 2 * i + 1);
-        e = gated(e, closed[r], high_gate + VECTOR - 2 - 2 * i), d = gated(d, closed[r], high_gate + VECTOR - 1 - 2 * i);
+        a = through(output(a), derivatives[r], low_at + 2 * i);
+        b = through(output(b), derivatives[r], low_at + 2 * i + 1);
+        e = through(output(e), derivatives[r], high_at + VECTOR - 2 - 2 * i);
+        d = through(output(d), derivatives[r], high_at + VECTOR - 1 - 2 * i);
         low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
       }
       if constexpr (FLIP_OUT) {
@@ -306,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   copy_table(basis, tables, TABLE_WORDS);
   copy_table(inverse, tables + TABLE_WORDS, TABLE_WORDS);
   if (SCALED && threadIdx.x < ROWS) row_exponents[threadIdx.x] = NO_EXPONENT;
-  if (GATED && threadIdx.x < ROWS && row0 + threadIdx.x < rows) {
+  if (GATE_ACTIVATION && threadIdx.x < ROWS && row0 + threadIdx.x < rows) {
     const int blocks = min(chunks_per_block * CHUNK, OUT_BLOCKS - first_group * 8);
     prefetch(gate + (size_t)(row0 + threadIdx.x) * (OUT_BLOCKS * K) + first_group * 8 * K, blocks * K * sizeof(value_t));
   }
@@ -320,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     if (!ROWS_AHEAD && item >= WARPS) read(held, item);
     Held next;
     if (ROWS_AHEAD && item + WARPS < IN_ITEMS) read(next, item + WARPS);
-    if constexpr (RELU_INPUT) relu(held);
+    if constexpr (INPUT_ACTIVATION) activate<INPUT_ACTIVATION>(held);
     if constexpr (SUMMED)
       if (blockIdx.y == 0)
         write_column_sums(column_sums + ((size_t)blockIdx.x * IN_BLOCKS + item * ITEM_BLOCKS) * K, held,

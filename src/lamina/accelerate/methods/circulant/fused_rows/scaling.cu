@@ -64,16 +64,17 @@ __device__ __forceinline__ float flipped_element(float number, word bits, int i)
   return __int_as_float(__float_as_int(number) ^ (bits << (i / 2 + (i % 2 ? 0 : 16)) & 0x80000000u));
 }
 
-// Rows that were fetched to shared memory; with CLAMPED, elements below `least` are taken for it.
-template <bool CLAMPED>
+// Rows that were fetched to shared memory and, if `active`, pass an activation.
+template <int ACTIVATION>
 struct Fetched {
   const word4* units;
-  float least;
+  bool active;
 };
 
 // Calls `use(first, mirrored, b, r, c)` with VECTOR elements of block b, row r and chunk c, and with those that mirror
-// them: of rows in registers, or of those that were fetched to shared memory.
-template <class Use>
+// them: of rows in registers, or of those that were fetched to shared memory. With BOUNDS, numbers that are at least as
+// large will do.
+template <bool BOUNDS, class Use>
 __device__ __forceinline__ void each_vector(const FloatRows& rows, const Use& use) {
 #pragma unroll
   for (int b = 0; b < ITEM_BLOCKS; ++b)
@@ -83,8 +84,8 @@ __device__ __forceinline__ void each_vector(const FloatRows& rows, const Use& us
       for (int c = 0; c < CHUNKS; ++c)
         use(rows.first[b][r] + c * VECTOR, rows.mirrored[b][r] + c * VECTOR, b, r, c);
 }
-template <bool CLAMPED, class Use>
-__device__ __forceinline__ void each_vector(const Fetched<CLAMPED>& rows, const Use& use) {
+template <bool BOUNDS, int ACTIVATION, class Use>
+__device__ __forceinline__ void each_vector(const Fetched<ACTIVATION>& rows, const Use& use) {
   const float* from = reinterpret_cast<const float*>(rows.units) + threadIdx.x % 32 * VECTOR;
 #pragma unroll
   for (int b = 0; b < ITEM_BLOCKS; ++b)
@@ -96,10 +97,12 @@ __device__ __forceinline__ void each_vector(const Fetched<CLAMPED>& rows, const 
         float first[VECTOR], mirrored[VECTOR];
         read_vector(first, from + i * 32 * VECTOR, true);
         read_vector(mirrored, from + (i + 1) * 32 * VECTOR, true);
-        if constexpr (CLAMPED) {
+        if (ACTIVATION && rows.active) {
 #pragma unroll
-          for (int j = 0; j < VECTOR; ++j)
-            first[j] = larger(first[j], rows.least), mirrored[j] = larger(mirrored[j], rows.least);
+          for (int j = 0; j < VECTOR; ++j) {
+            first[j] = BOUNDS ? size_bound<ACTIVATION>(first[j]) : activated<ACTIVATION>(first[j]);
+            mirrored[j] = BOUNDS ? size_bound<ACTIVATION>(mirrored[j]) : activated<ACTIVATION>(mirrored[j]);
+          }
         }
         use(first, mirrored, b, r, c);
       }
@@ -117,14 +120,14 @@ __device__ __forceinline__ void find_exponents(int (&exponents)[2], const Source
 #pragma unroll
       for (int r = 0; r < 2; ++r) amax[r] = fmaxf(amax[r], from_neighbour(amax[r], mask));
   };
-  each_vector(source, [&](const float* first, const float* mirrored, int, int r, int) {
+  each_vector<true>(source, [&](const float* first, const float* mirrored, int, int r, int) {
 #pragma unroll
     for (int i = 0; i < VECTOR; ++i) amax[r] = fmaxf(amax[r], fmaxf(fabsf(first[i]), fabsf(mirrored[i])));
   });
   share();
   if (bits_of_lanes(fmaxf(amax[0], amax[1]) == __int_as_float(0x7f800000))) {
     amax[0] = amax[1] = 0;
-    each_vector(source, [&](const float* first, const float* mirrored, int, int r, int) {
+    each_vector<true>(source, [&](const float* first, const float* mirrored, int, int r, int) {
 #pragma unroll
       for (int i = 0; i < VECTOR; ++i) amax[r] = fmaxf(amax[r], fmaxf(finite_size(first[i]), finite_size(mirrored[i])));
     });
@@ -140,7 +143,7 @@ __device__ __forceinline__ void fold_scaled(Rows& to, const int (&exponents)[2],
   float scales[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) scales[r] = exponents[r] == NO_EXPONENT ? 1 : power_of_two(TARGET - exponents[r]);
-  each_vector(source, [&](const float* first, const float* mirrored, int b, int r, int c) {
+  each_vector<false>(source, [&](const float* first, const float* mirrored, int b, int r, int c) {
     auto of = [&](const float* from, int i, int half) {
       return FLIP ? flipped_element(from[i], bits, 2 * (half * HALF_WORDS) + c * VECTOR + i) : from[i];
     };

@@ -122,6 +122,17 @@ __device__ __forceinline__ word positive(word pair) {
   asm("max.NaN." LAMINA_TYPE "x2 %0, %1, %2;" : "=r"(positive) : "r"(pair), "r"(0));
   return positive;
 }
+// 2^a and 1 / a, within two units of the last place.
+__device__ __forceinline__ float exp2_of(float a) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(a));
+  return power;
+}
+__device__ __forceinline__ float reciprocal(float a) {
+  float quotient;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(quotient) : "f"(a));
+  return quotient;
+}
 // Copies to the L2 cache, of which a later read is then one.
 __device__ __forceinline__ void prefetch(const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -214,6 +225,8 @@ inline word subtract2(word a, word b) { return pack2(first_of(a) - first_of(b), 
 inline word multiply2(word a, word b) { return pack2(first_of(a) * first_of(b), second_of(a) * second_of(b)); }
 inline float larger(float a, float b) { return a < b ? b : a; }
 inline word positive(word pair) { return pack2(larger(first_of(pair), 0), larger(second_of(pair), 0)); }
+inline float exp2_of(float a) { return __builtin_exp2f(a); }
+inline float reciprocal(float a) { return 1 / a; }
 inline void prefetch(const void*, int) {}
 inline void launch_dependents() {}
 inline void fence_bulk() {}
@@ -373,13 +386,6 @@ __device__ __forceinline__ void each_element(Held& rows, const Use& use) {
 // Rows times their signs, in place.
 __device__ __forceinline__ void flip(Rows& rows, word bits) {
   each_element(rows, [&](word pair, int i) { return flipped(pair, bits, i); });
-}
-
-// The ReLU of rows, in place.
-__device__ __forceinline__ float positive(float number) { return larger(number, 0); }
-template <class Held>
-__device__ __forceinline__ void relu(Held& rows) {
-  each_element(rows, [](auto each, int) { return positive(each); });
 }
 
 // Sums and differences of mirrored elements, in place: `first` has the sums, `mirrored` the differences.

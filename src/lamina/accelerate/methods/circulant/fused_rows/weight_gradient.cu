@@ -21,8 +21,8 @@
 // the same time then use all banks of shared memory. What is summed over does not move, only the blocks of the sums.
 //
 // Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; FLIP_OUT and FLIP_IN, whether rows of
-// that many blocks are multiplied by `signs`, whose dtype is SIGN_TYPE; RELU_OUT and RELU_IN, whether they pass a ReLU
-// first; OUT_TILES, IN_TILES; OVERLAPPED, whether the preceding kernel wrote none of the rows, so that the first are
+// that many blocks are multiplied by `signs`, whose dtype is SIGN_TYPE; OUT_ACTIVATION and IN_ACTIVATION, the activation
+// that they pass first, of which one is none; OUT_TILES, IN_TILES; OVERLAPPED, whether the preceding kernel wrote none of the rows, so that the first are
 // fetched before it has ended; BLOCKS_PER_SM.
 
 typedef Element<SIGN_TYPE>::type sign_t;
@@ -100,9 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       const int item = warp + h * WARPS;
       if (item >= ITEMS) break;
       const bool of_outputs = item * ITEM_BLOCKS < OUT_QUADS * 4;
-      const bool relu = of_outputs ? RELU_OUT : RELU_IN;
-      const Fetched<RELU_OUT || RELU_IN> rows_of_item{fetched + item * HELD_UNITS,
-                                                      relu ? 0 : __int_as_float(0xff800000)};
+      const Fetched<OUT_ACTIVATION + IN_ACTIVATION> rows_of_item{fetched + item * HELD_UNITS,
+                                                                 bool(of_outputs ? OUT_ACTIVATION : IN_ACTIVATION)};
       find_exponents(exponents[h], rows_of_item);
       const word flips = (of_outputs ? FLIP_OUT : FLIP_IN) ? bits : 0;
       fold_scaled<FLIP_OUT || FLIP_IN>(held[h], exponents[h], flips, rows_of_item);
@@ -154,7 +153,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     for (int item = warp; item < ITEMS; item += WARPS) {
       Rows held;
       take_rows(held, fetched + item * HELD_UNITS);
-      if (item * ITEM_BLOCKS < OUT_QUADS * 4 ? RELU_OUT : RELU_IN) relu(held);
+      if (item * ITEM_BLOCKS < OUT_QUADS * 4 ? OUT_ACTIVATION : IN_ACTIVATION)
+        activate<OUT_ACTIVATION + IN_ACTIVATION>(held);
       if (FLIP_OUT && item * ITEM_BLOCKS < OUT_QUADS * 4) flip(held, bits);
       if (FLIP_IN && item * ITEM_BLOCKS >= OUT_QUADS * 4) flip(held, bits);
       fold(held);

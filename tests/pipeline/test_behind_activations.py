@@ -1,4 +1,4 @@
-"""Which layers behind ReLUs compute them."""
+"""Which layers behind activations compute them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.select import Selector
-from lamina.pipeline import behind_relus, whole_model
+from lamina.pipeline import behind_activations, whole_model
 from lamina.pipeline.convert import convert
 from lamina.record import Selection
 
@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         torch.testing.assert_close(selected(example), other(example))
         return Selection(found["faster"], "", {"dense": 9.0, "converted": 8.0}, "eager")
 
-    monkeypatch.setattr(behind_relus, "select_whole", select_whole)
+    monkeypatch.setattr(behind_activations, "select_whole", select_whole)
     keep = Selection("converted", "", {"dense": 9.0, "converted": 1.0}, "eager")
     monkeypatch.setattr(whole_model, "select_whole", lambda *_: keep)
     monkeypatch.setattr(Selector, "select", select)
@@ -45,15 +45,15 @@ def converted() -> tuple[Any, dict[str, Selection | None]]:
     return model, {layer.layer: layer.selection for layer in record.replaced}
 
 
-def test_layers_behind_relus_compute_them_where_the_model_is_faster(asked: dict[str, Any]) -> None:
+def test_layers_behind_activations_compute_them_where_the_model_is_faster(asked: dict[str, Any]) -> None:
     model, selections = converted()
-    assert asked["whats"] == ["ReLUs read by 2, 4"] and asked["relus"] == [False, False]
+    assert asked["whats"] == ["activations read by 2, 4"] and asked["relus"] == [False, False]
     assert [model[i].impl for i in (0, 2, 4)] == ["reference", "fused_rows", "fused_rows"]
     assert [model[i].input_activation for i in (0, 2, 4)] == [None, "relu", "relu"]
     assert [model[i].layer for i in (1, 3)] == ["2", "4"]
     chosen = selections["2"]
     assert chosen is not None and chosen.impl == FUSED and chosen.times_us[SELECTED] == 50.0
-    assert chosen.reason == "reads its ReLU: the whole model 8 us < 9 us"
+    assert chosen.reason == "computes the activation of its inputs: the whole model 8 us < 9 us"
     assert selections["0"] is not None and selections["0"].impl == SELECTED
 
 

@@ -1,4 +1,4 @@
-"""Layers behind ReLUs, by the implementation that computes the ReLU as it reads rows, where that is faster.
+"""Layers behind activations, by the implementation that computes these as it reads rows, where that is faster.
 
 A layer's own time does not show the passes over memory that this saves, so the whole model is timed.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from lamina.accelerate.convert import Where, put
-from lamina.accelerate.methods.circulant.relus import beside_relus, fuse_relus
+from lamina.accelerate.methods.circulant.activation_fusion import beside_activations, fuse_activations
 from lamina.accelerate.select import DENSE, Selector, variant
 from lamina.accelerate.select.whole import CONVERTED, select_whole, twin
 from lamina.record import Conversion, ConvertedLayer
@@ -19,36 +19,37 @@ from lamina.record import Conversion, ConvertedLayer
 FUSED = "impl=fused_rows"
 
 MOST = 1.5
-"""How much slower alone than the selected implementation: a ReLU is a few passes over what the layer reads."""
+"""How much slower alone than the selected implementation: an activation is a few passes over what the layer reads."""
 
 
-def read_relus(
+def read_activations(
     model: nn.Module, record: Conversion, example: Any, chosen: Selector, where: Where | None = None
 ) -> tuple[nn.Module, Conversion]:
-    """The model and its record, with `FUSED` layers behind ReLUs if they make a step of the whole faster.
+    """The model and its record, with `FUSED` layers behind activations if they make a step of the whole faster.
 
     Args:
-        model: after the selection of each layer, with its ReLUs.
+        model: after the selection of each layer, with its activations.
         record: of its conversion.
         example: an input of the model.
         chosen: times whole models.
-        where: as `fuse_relus` takes it.
+        where: as `fuse_activations` takes it.
     """
     fused = {layer.layer: name for layer in record.replaced if (name := _fused(layer)) is not None}
     if not fused:  # most models, which need not be traced
         return model, record
-    behind = {reader[0] for _, _, reader in beside_relus(model, where) if reader is not None}
+    behind = {reader[0] for _, _, reader in beside_activations(model, where) if reader is not None}
     paths = [path for path in fused if path in behind]
     if not paths:
         return model, record
     as_selected, reading = twin(model), _reading(twin(model), paths)
     for each in (as_selected, reading):
-        fuse_relus(each, where)
-    what = f"ReLUs read by {', '.join(paths)}"
+        fuse_activations(each, where)
+    what = f"activations read by {', '.join(paths)}"
     whole = select_whole(as_selected, reading, example, what, chosen)
     if whole.impl != CONVERTED or not whole.times_us:
         return model, record
-    saved = f"reads its ReLU: the whole model {whole.times_us[CONVERTED]:.0f} us < {whole.times_us[DENSE]:.0f} us"
+    times = f"{whole.times_us[CONVERTED]:.0f} us < {whole.times_us[DENSE]:.0f} us"
+    saved = f"computes the activation of its inputs: the whole model {times}"
     layers = (
         replace(layer, selection=replace(layer.selection, impl=fused[layer.layer], reason=saved))
         if layer.layer in paths and layer.selection is not None

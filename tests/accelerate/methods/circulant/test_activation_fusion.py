@@ -1,4 +1,4 @@
-"""ReLUs that circulant layers compute: which of them, and that results stay."""
+"""Activations that circulant layers compute: which of them, and that results stay."""
 
 import copy
 from collections.abc import Callable
@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lamina
+from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation, fuse_activations
 from lamina.accelerate.methods.circulant.convert import replace
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
-from lamina.accelerate.methods.circulant.relus import FusedReLU, fuse_relus
 
 CIRCULANT = lamina.Circulant(4, signs=True)
 
@@ -47,9 +47,9 @@ def undecided(net: Net, x: Tensor) -> Tensor:
 
 
 def fused_in(model: nn.Module) -> dict[str, str]:
-    """By ReLU, the layer that computes it, after `fuse_relus`."""
-    fuse_relus(model)
-    return {name: one.layer for name, one in model.named_modules() if isinstance(one, FusedReLU)}
+    """By ReLU, the layer that computes it, after `fuse_activations`."""
+    fuse_activations(model)
+    return {name: one.layer for name, one in model.named_modules() if isinstance(one, FusedActivation)}
 
 
 STAYS = {
@@ -72,7 +72,7 @@ def test_only_a_relu_that_alone_reads_the_layer_is_fused(case: str) -> None:
     net, x = copy.deepcopy(plain), torch.randn(5, 8, requires_grad=True)
     fused = fused_in(net)
     assert fused == ({"relu": "first"} if case in FUSED else {})
-    assert type(net.relu) is (FusedReLU if case in FUSED else nn.ReLU)
+    assert type(net.relu) is (FusedActivation if case in FUSED else nn.ReLU)
     assert net.first.activation == ("relu" if case in FUSED else None)
     assert net.last.activation is None
     ours, theirs = (torch.autograd.grad(one(x).sin().sum(), [x, *one.parameters()]) for one in (net, plain))
@@ -142,6 +142,81 @@ def test_a_relu_behind_no_circulant_layer_is_fused_too() -> None:
     torch.testing.assert_close(net(x), plain(x))
 
 
+class MLP(nn.Module):
+    """The feed-forward part of a transformer, which reads its activation once."""
+
+    def __init__(self, act: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.fc1, self.act, self.drop, self.fc2 = nn.Linear(8, 16), act, nn.Dropout(dropout), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.drop(self.act(self.fc1(x))))  # type: ignore[no-any-return]
+
+
+def of_rows(model: nn.Module) -> nn.Module:
+    """The circulant model, whose linear layers keep spectra on the chip."""
+    for layer in (converted := circulant(model)).modules():
+        if isinstance(layer, BlockCirculantLinear):
+            layer.impl = "fused_rows"
+    return converted
+
+
+def assert_same_results(model: nn.Module, plain: nn.Module, *inputs: Tensor) -> None:
+    """Outputs and gradients, both by the definition."""
+    for one in (model, plain):
+        for layer in one.modules():
+            if isinstance(layer, BlockCirculantLinear):
+                layer.impl = "reference"
+    ours, theirs = (torch.autograd.grad(one(*inputs).sin().sum(), [*one.parameters()]) for one in (model, plain))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("act", "fused"), [(nn.GELU(), "gelu"), (nn.GELU("tanh"), "gelu_tanh"), (nn.ReLU(), "relu"), (nn.SiLU(), None)]
+)
+def test_the_gelu_of_inputs_is_fused_also_behind_dropout_of_nothing(act: nn.Module, fused: str | None) -> None:
+    net = of_rows(nn.Sequential(MLP(act), MLP(copy.deepcopy(act))))
+    plain = copy.deepcopy(net)
+    assert fused_in(net) == ({"0.act": "0.fc2", "1.act": "1.fc2"} if fused else {})
+    assert net[0].fc2.input_activation == fused  # type: ignore[index, union-attr]
+    assert_same_results(net, plain, torch.randn(5, 8))
+    assert fused_in(of_rows(nn.Sequential(MLP(copy.deepcopy(act), dropout=0.1)))).get("0.act") != "0.fc2"
+
+
+def test_the_gelu_of_outputs_stays() -> None:
+    net = circulant(MLP(nn.GELU()))  # whose layers keep spectra in memory
+    assert fused_in(net) == {}
+
+
+class Untraceable(nn.Module):
+    """Decides by values, so only its parts are traced."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x) if x.sum() > -1e9 else x
+        return x
+
+
+def test_parts_of_a_network_that_cannot_be_traced_are_fused() -> None:
+    net = of_rows(Untraceable(MLP(nn.GELU()), Untraceable(MLP(nn.GELU()))))
+    plain = copy.deepcopy(net)
+    assert fused_in(net) == {"parts.0.act": "parts.0.fc2", "parts.1.parts.0.act": "parts.1.parts.0.fc2"}
+    assert_same_results(net, plain, torch.randn(5, 8))
+
+
+def test_parts_that_share_a_module_or_whose_children_are_called_from_outside_stay() -> None:
+    net = of_rows(Untraceable(MLP(nn.GELU()), MLP(nn.GELU())))
+    net.parts[1].fc2 = net.parts[0].fc2  # type: ignore[index, union-attr]
+    assert fused_in(net) == {}
+    tied = MLP(nn.GELU())
+    assert fused_in(of_rows(Untraceable(tied, tied, MLP(nn.GELU())))) == {"parts.2.act": "parts.2.fc2"}
+    assert fused_in(of_rows(Untraceable(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))))) == {}
+
+
 def test_dense_layers_keep_their_relu() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Conv1d(8, 8, 1))
     assert fused_in(net) == {} and type(net[1]) is nn.ReLU
@@ -150,7 +225,7 @@ def test_dense_layers_keep_their_relu() -> None:
 def test_only_selected_relus_are_fused() -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
     net, _ = lamina.convert(net, CIRCULANT, lambda name, _: name in "012")  # type: ignore[assignment]
-    assert [type(one) for one in net] == [BlockCirculantLinear, FusedReLU, BlockCirculantLinear, nn.ReLU]
+    assert [type(one) for one in net] == [BlockCirculantLinear, FusedActivation, BlockCirculantLinear, nn.ReLU]
 
 
 def test_conversion_fuses_and_says_so() -> None:
