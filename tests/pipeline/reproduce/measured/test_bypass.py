@@ -68,7 +68,7 @@ def test_what_was_not_measured_is_said() -> None:
     assert rates.ours == "hit rates with L1 on and off were not counted"
 
 
-def test_on_an_h200_every_weight_gradient_loses() -> None:
+def test_on_a_hopper_gpu_every_weight_gradient_loses() -> None:
     gain, both, *_ = reproduce_recorded(entry("icpe18-l1-bypass")).rows
-    assert gain.measured is not None and -6.5 < gain.measured < -5.5 and "all 5 lose 6.0 to 7.5 %" in gain.ours
+    assert gain.measured is not None and -6.5 < gain.measured < -5.5 and "all 5 lose 6.1 to 7.7 %" in gain.ours
     assert both.agrees is False
