@@ -4,44 +4,57 @@
 
 constexpr int RELU_CODE = 1, GELU_CODE = 2, TANH_GELU_CODE = 3;
 
-// GELU is x times `cdf`, a function of x that grows from 0 to 1; `slope` is its derivative.
-struct Gelu {
-  float cdf, slope;
+// The part of the normal distribution beyond |x|, by formula 7.1.26 of Abramowitz and Stegun: an error below 1e-7, with two
+// instructions of the special function unit, of which the density is one.
+struct Normal {
+  float beyond, density;
 };
+__device__ __forceinline__ Normal normal(float x) {
+  const float t = reciprocal(__fmaf_rn(0.3275911f * 0.70710678f, fabsf(x), 1.0f));
+  const float power = exp2_of(-0.72134752f * x * x);
+  float sum = __fmaf_rn(0.5f * 1.061405429f, t, -0.5f * 1.453152027f);
+  sum = __fmaf_rn(sum, t, 0.5f * 1.421413741f);
+  sum = __fmaf_rn(sum, t, -0.5f * 0.284496736f);
+  sum = __fmaf_rn(sum, t, 0.5f * 0.254829592f);
+  return {sum * (t * power), 0.39894228f * power};
+}
 
-template <int ACTIVATION>
-__device__ __forceinline__ Gelu gelu(float x) {
-  if constexpr (ACTIVATION == TANH_GELU_CODE) {  // (1 + tanh(u / 2)) / 2 = 1 / (1 + e^-u)
-    constexpr float SCALE = 1.5957691216f, CUBIC = 0.044715f, LOG2_E = 1.4426950409f;
-    const float square = x * x;
-    const float cdf = reciprocal(1 + exp2_of(-LOG2_E * SCALE * x * __fmaf_rn(CUBIC, square, 1.0f)));
-    return {cdf, cdf * (1 - cdf) * (SCALE * __fmaf_rn(3 * CUBIC, square, 1.0f))};
-  } else {
-    // The normal distribution by formula 7.1.26 of Abramowitz and Stegun: an error below 1e-7, with two instructions
-    // of the special function unit, of which the density is one.
-    const float t = reciprocal(__fmaf_rn(0.3275911f * 0.70710678f, fabsf(x), 1.0f));
-    const float density = exp2_of(-0.72134752f * x * x);
-    float tail = __fmaf_rn(0.5f * 1.061405429f, t, -0.5f * 1.453152027f);
-    tail = __fmaf_rn(tail, t, 0.5f * 1.421413741f);
-    tail = __fmaf_rn(tail, t, -0.5f * 0.284496736f);
-    tail = __fmaf_rn(tail, t, 0.5f * 0.254829592f) * t * density;
-    return {x < 0 ? tail : 1 - tail, 0.39894228f * density};
-  }
+// The tanh approximation of the normal distribution at x, as (1 + tanh(u / 2)) / 2 = 1 / (1 + e^-u), and its derivative.
+struct TanhNormal {
+  float below, density;
+};
+__device__ __forceinline__ TanhNormal tanh_normal(float x) {
+  constexpr float SCALE = 1.5957691216f, CUBIC = 0.044715f, LOG2_E = 1.4426950409f;
+  const float square = x * x;
+  const float below = reciprocal(1 + exp2_of(-LOG2_E * SCALE * x * __fmaf_rn(CUBIC, square, 1.0f)));
+  return {below, below * (1 - below) * (SCALE * __fmaf_rn(3 * CUBIC, square, 1.0f))};
 }
 
 // An activation of a number; NaN stays.
 template <int ACTIVATION>
 __device__ __forceinline__ float activated(float x) {
-  if constexpr (ACTIVATION == 0) return x;
   if constexpr (ACTIVATION == RELU_CODE) return larger(x, 0);
-  return x * gelu<ACTIVATION>(x).cdf;
+  if constexpr (ACTIVATION == GELU_CODE) return __fmaf_rn(-fabsf(x), normal(x).beyond, fmaxf(x, 0));
+  if constexpr (ACTIVATION == TANH_GELU_CODE) return x * tanh_normal(x).below;
+  return x;
 }
 template <int ACTIVATION>
 __device__ __forceinline__ word activated(word pair) {
-  if constexpr (ACTIVATION == 0) return pair;
   if constexpr (ACTIVATION == RELU_CODE) return positive(pair);
   return pack2(activated<ACTIVATION>(to_float<TYPE>(element(pair))),
                activated<ACTIVATION>(to_float<TYPE>(element(pair >> 16))));
+}
+
+// The derivative of GELU.
+template <int ACTIVATION>
+__device__ __forceinline__ float derivative(float x) {
+  if constexpr (ACTIVATION == TANH_GELU_CODE) {
+    const TanhNormal n = tanh_normal(x);
+    return __fmaf_rn(x, n.density, n.below);
+  }
+  const Normal n = normal(x);
+  const float mirrored = __fmaf_rn(-fabsf(x), n.density, n.beyond);  // at -|x|
+  return x < 0 ? mirrored : 1 - mirrored;
 }
 
 // Rows in registers behind an activation, in place.
@@ -90,8 +103,7 @@ __device__ __forceinline__ void read_derivatives(Derivatives<ACTIVATION>& to, co
       if constexpr (ACTIVATION == RELU_CODE) {
         to.at[0] |= word(inputs[i] <= 0) << (c * VECTOR + i);
       } else {
-        const Gelu g = gelu<ACTIVATION>(inputs[i]);
-        to.at[(c * VECTOR + i) / 2] |= word(to_half(__fmaf_rn(inputs[i], g.slope, g.cdf))) << i % 2 * 16;
+        to.at[(c * VECTOR + i) / 2] |= word(to_half(derivative<ACTIVATION>(inputs[i]))) << i % 2 * 16;
       }
     }
   }

@@ -278,12 +278,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   copy_table(basis, tables, TABLE_WORDS);
   copy_table(inverse, tables + TABLE_WORDS, TABLE_WORDS);
   if (SCALED && threadIdx.x < ROWS) row_exponents[threadIdx.x] = NO_EXPONENT;
-  auto prefetch_gate = [&](int chunk) {
-    const int block = (first_group + chunk * CHUNK_GROUPS) * 8, blocks = min(CHUNK, OUT_BLOCKS - block);
-    if (GATE_ACTIVATION && chunk < chunks_per_block && blocks > 0 && threadIdx.x < ROWS && row0 + threadIdx.x < rows)
-      prefetch(gate + (size_t)(row0 + threadIdx.x) * (OUT_BLOCKS * K) + block * K, blocks * K * sizeof(value_t));
-  };
-  prefetch_gate(0);
   auto wait = [] { griddepcontrol_wait(), launch_dependents(); };
   if (!OVERLAPPED) wait();
   Held held;
@@ -334,7 +328,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   for (int chunk = 0; chunk < chunks_per_block; ++chunk) {
     const int group0 = first_group + chunk * CHUNK_GROUPS;
     if (group0 >= OUT_GROUPS) break;
-    prefetch_gate(chunk + 1);  // all chunks at once would not fit L2
     if constexpr (SHARED_SPECTRA) {
       const int group = warp % CHUNK_GROUPS, eight = warp / CHUNK_GROUPS;
       const bool busy = warp < PRODUCTS && group0 + group < OUT_GROUPS;

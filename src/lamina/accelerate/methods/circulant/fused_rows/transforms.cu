@@ -133,12 +133,6 @@ __device__ __forceinline__ float reciprocal(float a) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(quotient) : "f"(a));
   return quotient;
 }
-// Copies to the L2 cache, of which a later read is then one.
-__device__ __forceinline__ void prefetch(const void* from, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
 // Lets the next kernel's thread blocks start where there is room; they wait for the end of this one.
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
@@ -227,7 +221,6 @@ inline float larger(float a, float b) { return a < b ? b : a; }
 inline word positive(word pair) { return pack2(larger(first_of(pair), 0), larger(second_of(pair), 0)); }
 inline float exp2_of(float a) { return __builtin_exp2f(a); }
 inline float reciprocal(float a) { return 1 / a; }
-inline void prefetch(const void*, int) {}
 inline void launch_dependents() {}
 inline void fence_bulk() {}
 inline void bulk_store(void* to, const void* from, int bytes) {
