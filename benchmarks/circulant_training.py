@@ -93,6 +93,7 @@ class Experiment:
     warmup_steps: int = 50
     precision: Precision = "tf32"
     augment: bool = False
+    cutout: int = 0
     label_smoothing: float = 0.0
     clip_norm: float | None = None
     normed: bool = False
@@ -102,19 +103,20 @@ class Experiment:
         return Training(
             epochs=self.epochs, batch=self.batch, optimizer=self.optimizer, learning_rate=self.learning_rate,
             weight_decay=self.weight_decay, warmup_steps=self.warmup_steps, precision=self.precision,
-            augment=self.augment, label_smoothing=self.label_smoothing, clip_norm=self.clip_norm, seed=seed,
+            augment=self.augment, cutout=self.cutout, label_smoothing=self.label_smoothing, clip_norm=self.clip_norm,
+            seed=seed,
         )  # fmt: skip
 
 
 IMAGES: Any = {"weight_decay": 0.05, "precision": "bf16"}
 CIFAR: Any = IMAGES | {"warmup_steps": 150, "augment": True}
 NORMED_VGG: Any = CIFAR | {
-    "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 5e-4, "warmup_steps": 400, "label_smoothing": 0.1,
-    "normed": True, "exponent": -0.5,
+    "cutout": 8, "optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 5e-4, "warmup_steps": 400,
+    "label_smoothing": 0.1, "normed": True, "exponent": -0.5,
 }  # fmt: skip
 EXPERIMENTS = {
     "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR),
-    "vgg11-bn cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 100, 128, **NORMED_VGG),
+    "vgg11-bn cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 150, 128, **NORMED_VGG),
     "vgg16-bn cifar10": Experiment("vgg16_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 50, 128, **NORMED_VGG),
     "conv4fc3-bn cifar10": Experiment(
         "conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR, normed=True
@@ -205,7 +207,7 @@ def learnt(
             "test_loss": state.test_loss, "test_accuracy": state.test_accuracy,
             "parameters": sum(parameter.numel() for parameter in network.parameters()),
             "optimizer": experiment.optimizer, "weight_decay": experiment.weight_decay,
-            "label_smoothing": experiment.label_smoothing,
+            "label_smoothing": experiment.label_smoothing, "cutout": experiment.cutout,
             "learning_rate": settings.learning_rate, "block_learning_rate": groups[-1]["lr"],
             "batch": experiment.batch, "precision": experiment.precision,
             "converted": None if record is None else [each.layer for each in record.replaced],
@@ -223,8 +225,8 @@ def held(data: Dataset) -> tuple[Dataset, Dataset]:
 
 def _batches(data: Any, experiment: Experiment, seed: int, epoch: int, _: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The loader's batches, made sixteen at a time: on a shared device, each time a process waits is a turn lost."""
-    shape, batch, augment = experiment.input, experiment.batch, experiment.augment
-    for x, y in loader(data, shape, 16 * batch, seed, epoch, augment=augment):
+    shape, batch, augment, cutout = experiment.input, experiment.batch, experiment.augment, experiment.cutout
+    for x, y in loader(data, shape, 16 * batch, seed, epoch, augment=augment, cutout=cutout):
         yield from zip(x.split(batch), y.split(batch), strict=True)
 
 
@@ -323,7 +325,10 @@ def resumed(path: Path | None, experiments: Mapping[str, Experiment]) -> list[di
     if path is None:
         return []
     earlier = json.loads(path.read_text(encoding="utf-8"))
-    fixed = ("network", "epochs", "batch", "optimizer", "label_smoothing", "weight_decay", "learning_rate", "precision")
+    fixed = (
+        "network", "epochs", "batch", "optimizer", "label_smoothing", "cutout", "weight_decay", "learning_rate",
+        "precision",
+    )  # fmt: skip
     same = [
         row for row in earlier["rows"]
         if (asked := experiments.get(row["workload"])) and all(row.get(name) == getattr(asked, name) for name in fixed)

@@ -64,6 +64,9 @@ def train(
         typer.Option("--layout", help="nchw, or nhwc (channels-last).", show_default="nchw, or that of --plan"),
     ] = "",
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and horizontal flips.")] = False,
+    cutout: Annotated[
+        int, typer.Option(min=0, metavar="PIXELS", help="Side of a random square that images lose.")
+    ] = 0,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
@@ -137,6 +140,7 @@ def train(
         clip_norm=clip_norm,
         precision=precision or (found.run.precision if found else "fp32"),
         augment=augment,
+        cutout=cutout,
         seed=seed,
     )
     options.dataset(data)

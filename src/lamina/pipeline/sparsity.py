@@ -98,9 +98,10 @@ def sparsity(
     settings = settings.model_copy(update={"epochs": 1})
 
     def train_batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:
-        shape, augment = target.inputs[0].shape, settings.augment
+        shape, augment, cutout = target.inputs[0].shape, settings.augment, settings.cutout
         epochs = (
-            batches(train_set, shape, settings.batch, settings.seed, number, augment=augment) for number in count()
+            batches(train_set, shape, settings.batch, settings.seed, number, augment=augment, cutout=cutout)
+            for number in count()
         )
         return islice(chain.from_iterable(epochs), start, iterations)
 

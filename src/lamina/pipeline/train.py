@@ -112,6 +112,7 @@ def train(
             settings.seed,
             epoch,
             augment=settings.augment,
+            cutout=settings.cutout,
             rank=rank,
             world_size=world,
             start=start,

@@ -17,7 +17,8 @@ class Training(BaseModel):
     """All settings that determine the trained weights, besides the network and the data.
 
     ``batch`` is the global batch size of all processes. bf16 and fp16 use autocast: weights stay in float32.
-    ``clip_norm`` bounds the total norm of all gradients (Pascanu, Mikolov, Bengio, ICML 2013, algorithm 1).
+    ``clip_norm`` bounds the total norm of all gradients (Pascanu, Mikolov, Bengio, ICML 2013, algorithm 1). ``augment``
+    and ``cutout``, the side of a square in pixels, are those of `lamina.build.data.loader`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,6 +35,7 @@ class Training(BaseModel):
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     precision: Precision = "fp32"
     augment: bool = False
+    cutout: NonNegative = 0
     seed: NonNegative = 0
 
     def rate(self, step: int, steps: int) -> float:

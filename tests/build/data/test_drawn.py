@@ -38,5 +38,5 @@ def test_ranks_draw_other_samples() -> None:
 
 
 def test_random_inputs_cannot_be_augmented() -> None:
-    with pytest.raises(UsageError, match="leave out --augment"):
+    with pytest.raises(UsageError, match="leave out --augment and --cutout"):
         batches(DATA, (3,), 4, 0, 0, augment=True)

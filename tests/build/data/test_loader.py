@@ -47,10 +47,11 @@ def test_seed_and_epoch_alone_decide_the_order(data: Dataset) -> None:
     assert flat(loader(data, None, 8, seed=3, epoch=2, shuffle=False)) == list(range(ITEMS))
 
 
+@pytest.mark.parametrize("cutout", [0, 3])
 @pytest.mark.parametrize("augment", [False, True])
-def test_an_interrupted_epoch_resumes_exactly(data: Dataset, augment: bool) -> None:
-    whole = list(loader(data, None, 4, seed=1, epoch=5, augment=augment))
-    resumed = list(loader(data, None, 4, seed=1, epoch=5, augment=augment, start=3))
+def test_an_interrupted_epoch_resumes_exactly(data: Dataset, augment: bool, cutout: int) -> None:
+    whole = list(loader(data, None, 4, seed=1, epoch=5, augment=augment, cutout=cutout))
+    resumed = list(loader(data, None, 4, seed=1, epoch=5, augment=augment, cutout=cutout, start=3))
     assert equal(resumed, whole[3:])
 
 
@@ -106,6 +107,26 @@ def test_augmented_images_are_shifted_and_mirrored_ones(data: Dataset) -> None:
     assert {mirror for _, _, mirror in seen} == {False, True}
 
 
+@pytest.mark.parametrize("side", [1, 2, 3, 8, 200])
+def test_a_square_around_any_pixel_is_cut_out(data: Dataset, side: int) -> None:
+    plain = {int(y): x for xs, ys in loader(data, None, 1, 0, 0) for x, y in zip(xs, ys, strict=True)}
+    _, height, width = data.shape
+    seen = set()
+    for epoch in range(40):
+        for xs, ys in loader(data, None, 8, seed=0, epoch=epoch, cutout=side):
+            for x, y in zip(xs, ys.tolist(), strict=True):
+                changed = (x != plain[y]).any(0)
+                assert (x[:, changed] == 0).all()
+                rows, columns = changed.any(1).nonzero()[:, 0], changed.any(0).nonzero()[:, 0]
+                if not len(rows):  # those pixels had the mean color
+                    continue
+                assert rows[-1] - rows[0] < side and columns[-1] - columns[0] < side
+                seen.add((int(rows[0]), int(columns[0])))
+    if side < 4:  # at every place of the image
+        assert {row for row, _ in seen} >= set(range(height - side + 1))
+        assert {column for _, column in seen} >= set(range(width - side + 1))
+
+
 def test_images_take_the_network_s_shape(data: Dataset) -> None:
     x, _ = next(loader(data, (3, 16, 16), 4, seed=0, epoch=0, augment=True))
     assert x.shape == (4, 3, 16, 16)
@@ -139,8 +160,11 @@ def test_an_impossible_shape_is_rejected_at_once(data: Dataset) -> None:
 
 
 def test_only_images_are_augmented() -> None:
-    with pytest.raises(UsageError, match="expected images to augment, got frames"):
-        loader(synthetic((10, 4)), None, 4, 0, 0, augment=True)
+    for more in ({"augment": True}, {"cutout": 4}):
+        with pytest.raises(UsageError, match="expected images to augment, got frames"):
+            loader(synthetic((10, 4)), None, 4, 0, 0, **more)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="expected cutout >= 0, got -1"):
+        loader(synthetic((10, 4)), None, 4, 0, 0, cutout=-1)
 
 
 def test_it_is_empty_past_the_end(data: Dataset) -> None:

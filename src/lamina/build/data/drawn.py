@@ -60,6 +60,7 @@ def batches(
     *,
     shuffle: bool = True,
     augment: bool = False,
+    cutout: int = 0,
     rank: int = 0,
     world_size: int = 1,
     start: int = 0,
@@ -72,8 +73,8 @@ def batches(
     if not isinstance(data, Drawn):
         return loader(
             data, shape, batch, seed, epoch,
-            shuffle=shuffle, augment=augment, rank=rank, world_size=world_size, start=start,
+            shuffle=shuffle, augment=augment, cutout=cutout, rank=rank, world_size=world_size, start=start,
         )  # fmt: skip
-    if augment:
-        raise UsageError("synthetic: expected images to augment, got random inputs; leave out --augment")
+    if augment or cutout:
+        raise UsageError("synthetic: expected images to augment, got random inputs; leave out --augment and --cutout")
     return data.batches(batch, rank=rank, world_size=world_size, start=start)

@@ -31,6 +31,7 @@ def loader(
     *,
     shuffle: bool = True,
     augment: bool = False,
+    cutout: int = 0,
     rank: int = 0,
     world_size: int = 1,
     start: int = 0,
@@ -40,7 +41,8 @@ def loader(
     Samples are assigned to ranks round-robin: the batches of all ranks at one step are those of one process with
     ``world_size * batch``. If the number of samples is not divisible, the first ones are repeated, so that every rank
     has the same number. ``augment`` shifts images by up to 4 pixels, padded with the mean color, and flips half of them
-    horizontally; the augmentation of a sample depends on seed and epoch, not on rank or batch.
+    horizontally. ``cutout`` is the side of a square around any pixel that is filled with the mean color (DeVries,
+    Taylor, arXiv:1708.04552). What is done to a sample depends on seed and epoch, not on rank or batch.
 
     Raises:
         UsageError: invalid values, samples that cannot have the shape, or augmentation of anything but
@@ -52,21 +54,27 @@ def loader(
             f"batch={batch}, start={start}, epoch={epoch}, seed={seed}, rank={rank}, world_size={world_size}"
         )
     shape = dataset.shape if shape is None else tuple(shape)
-    if augment and kind_of(shape) != "image":
-        raise UsageError(f"{dataset.name}: expected images to augment, got {dataset.kind}; pass augment=False")
+    if cutout < 0:
+        raise UsageError(f"expected cutout >= 0, got {cutout}")
+    if (augment or cutout) and kind_of(shape) != "image":
+        raise UsageError(
+            f"{dataset.name}: expected images to augment, got {dataset.kind}; pass augment=False and cutout=0"
+        )
     samples(dataset, torch.zeros(1, dtype=torch.int64), shape)
 
     rng = np.random.default_rng((seed, epoch))
     order = rng.permutation(len(dataset)) if shuffle else np.arange(len(dataset))
     shifts = torch.from_numpy(rng.integers(2 * _PADDING + 1, size=(len(dataset), 2)))
     mirrored = torch.from_numpy(rng.integers(2, size=len(dataset)).astype(bool))
+    centers = torch.from_numpy(rng.integers(shape[1:], size=(len(dataset), 2))) if cutout else None
     mine = torch.from_numpy(np.resize(order, ceil(len(dataset) / world_size) * world_size)[rank::world_size])
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for at in range(start * batch, len(mine), batch):
             indices = mine[at : at + batch]
             x, y = samples(dataset, indices, shape)
-            yield (_jitter(x, shifts[indices], mirrored[indices]) if augment else x), y
+            x = _jitter(x, shifts[indices], mirrored[indices]) if augment else x
+            yield (x if centers is None else _cut_out(x, centers[indices], cutout)), y
 
     return batches()
 
@@ -79,3 +87,13 @@ def _jitter(x: Tensor, shifts: Tensor, mirrored: Tensor) -> Tensor:
     padded = F.pad(x, (_PADDING,) * 4)
     item, channel = torch.arange(items)[:, None, None, None], torch.arange(channels)[None, :, None, None]
     return padded[item, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _cut_out(x: Tensor, centers: Tensor, side: int) -> Tensor:
+    """Images without the part of a square that is inside them; the mean color is zero."""
+    rows, columns = (
+        (place := torch.arange(size, device=x.device) - centers[:, axis, None].to(x.device) + side // 2).ge(0)
+        & place.lt(side)
+        for axis, size in enumerate(x.shape[2:])
+    )
+    return x.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0)

@@ -39,9 +39,11 @@ class Material:
         """Number of classes."""
         return len(self.learn.classes)
 
-    def batches(self, batch: int, seed: int, epoch: int, start: int = 0, augment: bool = False) -> Iterator[Pair]:
+    def batches(
+        self, batch: int, seed: int, epoch: int, start: int = 0, augment: bool = False, cutout: int = 0
+    ) -> Iterator[Pair]:
         """Training batches."""
-        return batches(self.learn, self.shape, batch, seed, epoch, augment=augment, start=start)
+        return batches(self.learn, self.shape, batch, seed, epoch, augment=augment, cutout=cutout, start=start)
 
     def ordered(self, part: Data, batch: int | None = None) -> Iterator[Pair]:
         """Another split, in order; by default in batches that fit into memory."""

@@ -62,7 +62,9 @@ class Learner:
         def batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:
             nonlocal done, ended
             done = epoch * per_epoch + start
-            for batch in self.material.batches(settings.batch, settings.seed, epoch, start, settings.augment):
+            for batch in self.material.batches(
+                settings.batch, settings.seed, epoch, start, settings.augment, settings.cutout
+            ):
                 ended = ended or stop()
                 if ended:
                     return

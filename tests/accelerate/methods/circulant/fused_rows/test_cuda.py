@@ -282,3 +282,9 @@ def test_weight_tiles_of_float32_rows_are_those_that_were_measured(
     p: int, q: int, rows: int, expected: WeightTile
 ) -> None:
     assert cuda.weight_tile(FusedRows(64, q, p, FP32), rows) == expected
+
+
+@pytest.mark.parametrize(("activation", "item_blocks"), [(None, 4), ("relu", 4), ("gelu", 2), ("gelu_tanh", 2)])
+def test_behind_gelu_all_warps_compute_as_much(activation: InputActivation | None, item_blocks: int) -> None:
+    tile = cuda.weight_tile(FusedRows(64, 16, 64, BF16), 6304, code(activation))
+    assert tile == WeightTile(8, 2, 4, item_blocks)

@@ -39,8 +39,8 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels as C++ on the CPU, with one warp, and for few rows."""
     monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
     monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
-    monkeypatch.setattr(cuda, "row_tile", lambda problem, rows: RowTile(1, 8, 1, staged=True, prefetch=True))
-    monkeypatch.setattr(cuda, "weight_tile", lambda problem, rows: WeightTile(1, 1, 1))
+    monkeypatch.setattr(cuda, "row_tile", lambda *_: RowTile(1, 8, 1, staged=True, prefetch=True))
+    monkeypatch.setattr(cuda, "weight_tile", lambda *_: WeightTile(1, 1, 1))
     monkeypatch.setattr(ops, "MIN_ROWS", 4)
     launch_cache.clear()
     yield

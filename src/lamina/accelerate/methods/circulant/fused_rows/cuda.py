@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED_MEMORY
+from lamina.accelerate.methods.circulant.activations import code
 from lamina.accelerate.methods.circulant.basis import basis, slot_count
 from lamina.accelerate.runtime.constants import constant
 from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Arguments, Kernel, Launchable, with_common_header
@@ -228,11 +229,12 @@ def _scaled_row_tile(problem: FusedRows, rows: int) -> RowTile | None:
     return next((tile for tile in candidates if problem.fits(tile)), None)
 
 
-def weight_tile(problem: FusedRows, rows: int) -> WeightTile:
+def weight_tile(problem: FusedRows, rows: int, activation: int = 0) -> WeightTile:
     """The tile of the weight gradient, as measured on an H200 and an H100; output blocks are of the wider rows.
 
     Sixteen warps transform half as many blocks each where eight warps would not all have four. Of few float32 rows a
     thread block takes half as many output blocks and twice as many rows: half as many partials are left to add.
+    Behind GELU each of 8 warps transforms as many blocks of inputs as of output gradients.
     """
     k, in_quads = problem.block_size, -(-problem.in_blocks // 4)
     out_tiles, most = (1, 2) if k == 128 else (min(2, -(-problem.out_blocks // 8)), 4)
@@ -244,7 +246,7 @@ def weight_tile(problem: FusedRows, rows: int) -> WeightTile:
         fit = k in (32, 64) and problem.slots // 16 * out_tiles * in_tiles * 4 < 64
         return WeightTile(16 if fit else 8, out_tiles, in_tiles, item_blocks=2)
     if 2 * out_tiles + in_tiles == 8:
-        return WeightTile(8, out_tiles, in_tiles)
+        return WeightTile(8, out_tiles, in_tiles, item_blocks=2 if activation > code("relu") else 4)
     return WeightTile(16 if k in (32, 64) else 8, out_tiles, in_tiles, item_blocks=2)
 
 
@@ -439,7 +441,7 @@ def run_weight_gradient(
     if transposed:
         dy, x, p, q = x, dy, q, p
     problem = FusedRows(k, q, p, x.dtype)
-    tile = tile or weight_tile(problem, rows)
+    tile = tile or weight_tile(problem, rows, activation)
     tiles = problem.weight_tiles(tile)
     splits = splits or max(1, MULTIPROCESSORS // tiles)
     rows_per_block = max(1, -(-rows // (splits * 16))) * 16
