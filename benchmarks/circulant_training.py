@@ -7,7 +7,7 @@ convolution and the classifier stay dense, as in CirCNN, and so do narrow convol
 learning rate is the best of three for the dense network on a sixth of the training images, held out (``--held-out``),
 and that of VGG-16 is VGG-11's; the rules, the optimizer and label smoothing of VGG with batch normalization, and the
 gradient clipping of the LSTM were chosen on them too. Only LeNet's was searched again because of a test result. Every
-run is a process, and processes share the devices: the accuracies matter, and epoch times are only recorded. Every epoch
+run is a process, one at a time on each GPU: the accuracies matter, and epoch times are only recorded. Every epoch
 is stored when it ends, so that an interrupted benchmark keeps it; ``--resume`` takes the complete runs of one and makes
 the others. Before that, alone on a GPU, training steps with Adam are timed, and their memory is measured: dense in the
 better layout against circulant layers with random sign flips, all but the first and last layer, each with its selected
@@ -116,7 +116,7 @@ NORMED_VGG: Any = CIFAR | {
 }  # fmt: skip
 EXPERIMENTS = {
     "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR),
-    "vgg11-bn cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 130, 128, **NORMED_VGG),
+    "vgg11-bn cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 120, 128, **NORMED_VGG),
     "vgg16-bn cifar10": Experiment("vgg16_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 50, 128, **NORMED_VGG),
     "conv4fc3-bn cifar10": Experiment(
         "conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR, normed=True
@@ -173,7 +173,7 @@ def learnt(
     name: str, experiment: Experiment, block_size: int, seed: int, source: str, device: torch.device,
     held_out: bool = False,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """A row for each epoch of one run; its ``seconds`` are the epoch's and its test's, of a device that is shared."""
+    """A row for each epoch of one run; its ``seconds`` are the epoch's and its test's."""
     sets = held(train_test(source)[0]) if held_out else train_test(source)
     train_set, test_set = (replace(each, x=each.x.to(device), y=each.y.to(device)) for each in sets)
     torch.manual_seed(seed)
@@ -258,7 +258,7 @@ def all_learnt(
     watch = measure.Stopwatch()
     places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if device == "cuda" else [device]
     waiting = [key for key in product(experiments, SEEDS, BLOCK_SIZES) if key not in done]
-    running: dict[Key, tuple[subprocess.Popen[bytes], Path]] = {}
+    running: dict[Key, tuple[subprocess.Popen[bytes], Path, str]] = {}
     with tempfile.TemporaryDirectory() as made:
         with ProcessPoolExecutor(len(experiments), get_context("spawn")) as pool:  # a fork would inherit the devices
             files = {(one.data, one.samples): one for one in experiments.values()}
@@ -270,12 +270,13 @@ def all_learnt(
                 log = Path(made) / f"{name} {seed} {block_size}".replace(" ", "_")
                 source = sources[experiments[name].data, experiments[name].samples]
                 command = [sys.executable, "-m", "benchmarks.circulant_training", "run", "--data", source]
-                command += ["--one", name, str(seed), str(block_size), "--device", places[len(waiting) % len(places)]]
+                place = idlest(places, [at for _, _, at in running.values()])
+                command += ["--one", name, str(seed), str(block_size), "--device", place]
                 command += ["--held-out"] * held_out + ["--networks", name] * (experiments is not SMOKE)
                 with log.open("wb") as stream:
                     child = subprocess.Popen(command, stdout=stream, env=results.environment_with(OMP_NUM_THREADS="1"))
-                running[key] = child, log
-            for key, (child, log) in list(running.items()):
+                running[key] = child, log, place
+            for key, (child, log, _) in list(running.items()):
                 try:
                     child.wait(0.2 / len(running))
                 except subprocess.TimeoutExpired:
@@ -292,6 +293,16 @@ def all_learnt(
                 failed += [f"{_said(*key)}: not begun" for key in waiting]
                 waiting = []
     return rows, failed
+
+
+def processes(device: str) -> int:
+    """As many at a time as there are GPUs, which processes that share one make slower than they would be in turn."""
+    return torch.cuda.device_count() if device == "cuda" else os.cpu_count() or 1
+
+
+def idlest(places: Sequence[str], taken: Sequence[str]) -> str:
+    """The device that the fewest processes have taken."""
+    return min(places, key=taken.count)
 
 
 def _said(name: str, seed: int, block_size: int) -> str:
@@ -313,7 +324,7 @@ def runs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         run |= {
             "layer": run["network"], "phase": "end_to_end", "layout": "nhwc",
             "impl": "dense" if run["block_size"] == 1 else f"circulant[block_size={run['block_size']},signs=true]",
-            "timing": "wall", "l2": "warm", "shared_device": True,
+            "timing": "wall", "l2": "warm",
             "median_us": median, "q1_us": q1, "q3_us": q3, "n": len(times), "by": "lamina",
             "rel_error": None, "unchecked": "what it learnt stands beside the dense network's",
         }  # fmt: skip
@@ -416,7 +427,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("scope", choices=("full", "accuracy", "timing", "smoke", "run"), help="run: what a child does")
     parser.add_argument("--data", type=str, default=".", help="folder of the .npz files; of a run, its data")
     parser.add_argument("--seconds", type=float, default=240, help="when learning is cut short")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
+    parser.add_argument("--workers", type=int, help="processes at a time; by default one on each device")
     parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, help="unnamed, all; on the CPU, a tiny one")
     parser.add_argument("--claim", default="circulant_accuracy", help="name of the results of what networks learn")
     parser.add_argument("--held-out", action="store_true", help="test on a sixth of the training samples")
@@ -457,7 +468,8 @@ def main(words: Sequence[str] | None = None) -> None:
         earlier = resumed(asked.resume, experiments)
         done = {(row["workload"], row["seed"], row["block_size"]) for row in earlier}
         epochs, failed = all_learnt(
-            experiments, Path(asked.data), asked.device, asked.seconds, asked.workers, asked.held_out, done
+            experiments, Path(asked.data), asked.device, asked.seconds, asked.workers or processes(asked.device),
+            asked.held_out, done,
         )
         found = accuracies(rows := earlier + runs(epochs))
         missing = Counter(name for name in experiments for line in failed if line.startswith(f"{name} "))

@@ -79,6 +79,13 @@ def test_runs_that_time_does_not_suffice_for_are_named(tmp_path: Path, monkeypat
     ]
 
 
+def test_each_run_takes_the_device_with_the_fewest() -> None:
+    places = ["cuda:0", "cuda:1", "cuda:2"]
+    assert training.idlest(places, []) == "cuda:0"
+    assert training.idlest(places, ["cuda:0", "cuda:2"]) == "cuda:1"
+    assert training.idlest(places, ["cuda:0", "cuda:0", "cuda:1", "cuda:1", "cuda:2"]) == "cuda:2"
+
+
 def test_whole_runs_of_earlier_results_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "ProcessPoolExecutor", lambda workers, _: ThreadPoolExecutor(workers))
     ((name, experiment),) = training.SMOKE.items()

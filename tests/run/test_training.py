@@ -1,5 +1,6 @@
 """Parameter groups scale their learning rates, gradients stay within their bound, and checkpoints take little time."""
 
+import copy
 import sys
 from pathlib import Path
 
@@ -47,6 +48,24 @@ def test_one_group_of_all_parameters_equals_no_groups() -> None:
     grouped = trained(module, [{"params": list(module.parameters()), "lr": SETTINGS.learning_rate}])
     for ours, theirs in zip(grouped.parameters(), trained(network(), None).parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_dropout_is_that_of_the_seed_and_the_step_whatever_the_caller_evaluates() -> None:
+    module = nn.Sequential(network(), nn.Dropout(0.5))
+    expected, seen = copy.deepcopy(module), []
+    batches = [(X, Y)] * 3
+    settings = SETTINGS.model_copy(update={"learning_rate": 1e-9})
+    module.eval()
+    cpu = torch.device("cpu")
+    for done in train(module, settings, lambda *_: batches, lambda: batches[:1], 3, cpu, report_every=1):
+        seen.append(done.train_loss * done.step)
+        module.eval()  # as a caller's own evaluation does
+    losses = []
+    for step in range(3):
+        torch.manual_seed(hash((settings.seed, step, 0)) % 2**63)
+        losses.append(F.cross_entropy(expected(X), Y).item())
+    assert seen == pytest.approx([sum(losses[: step + 1]) for step in range(3)])
+    assert len({round(loss, 6) for loss in losses}) == 3
 
 
 def stepped(precision: str, clip_norm: float | None) -> list[torch.Tensor]:

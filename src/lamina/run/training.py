@@ -108,6 +108,7 @@ def train(
     if resume and checkpoint and checkpoint.exists():
         first, sums = _restore(checkpoint, network, optimizer, scaler, settings, device)
     model = network if parallel == "fsdp" else data_parallel(network, gradient_hook)
+    model.train()
     update = updates(Trained(model, network, optimizer, scaler, objective, settings, device))
     steps = settings.epochs * steps_per_epoch
     rank = dist.get_rank() if dist.is_initialized() else 0
@@ -135,11 +136,12 @@ def train(
             if not begun:
                 sums.zero_()
             for step, (x, y) in enumerate(train_batches(epoch, begun), epoch * steps_per_epoch + begun):
-                torch.manual_seed(hash((settings.seed, step, rank)) % 2**63)
+                _seed(hash((settings.seed, step, rank)) % 2**63)
                 rate = settings.rate(step, steps)
                 for group, scale in zip(optimizer.param_groups, lr_scales, strict=True):
                     group["lr"] = rate * scale
-                model.train()
+                if not (model.training and network.training):  # after an evaluation, also by the caller
+                    model.train()
                 y = y.to(device)
                 _count(sums, *update(moved(x, device), y), y)
                 done = step + 1
@@ -153,6 +155,13 @@ def train(
                     keep(done)
                 elif done % report_every == 0:
                     yield Progress(done, steps, epoch, rate, *_means(sums, step))
+
+
+def _seed(seed: int) -> None:
+    """Seed the generators of the CPU and of all GPUs. `torch.manual_seed` also formats stacks, for other devices."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
 
 
 def _count(sums: Tensor, loss: Tensor, hits: Tensor, y: Tensor) -> None:
