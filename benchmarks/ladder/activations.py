@@ -2,8 +2,8 @@
 
 Rungs: ``fused_rows``, the layer without GELU; ``[gelu=pytorch]``, with PyTorch's kernels of GELU and of its gradient;
 ``[gelu=kernels]``, as layers run it: as rows are read and as the input gradient is written. Layers of a vision
-transformer and of GPT-2 with their own GELU, exact or by tanh, in TF32 and bf16, in CUDA graphs, with operands that are
-not in L2. The prediction is the time to copy what a rung must read and write. Results are compared with float64.
+transformer and of GPT-2 with their own GELU, exact or by tanh, in TF32 and bf16, at block sizes of 32, 64 and 128, in
+CUDA graphs, with operands that are not in L2. The prediction is the time to copy what a rung must read and write. Results are compared with float64.
 
 Run: python -m benchmarks.ladder.activations
 """
@@ -29,6 +29,8 @@ from lamina.run import precision_mode
 
 LAYERS: tuple[tuple[Layer, InputActivation], ...] = (
     (Layer("vit-b down", 6304, 3072, 768), "gelu"),
+    (Layer("vit-b down", 6304, 3072, 768, 32), "gelu"),
+    (Layer("vit-b down", 6304, 3072, 768, 128), "gelu"),
     (Layer("vit-l down", 6304, 4096, 1024), "gelu"),
     (Layer("gpt2 down", 8192, 3072, 768), "gelu_tanh"),
 )
@@ -74,7 +76,7 @@ def measured(
             moved = layer.dtype.itemsize * layer.rows * width
             with torch.no_grad():
                 yield {
-                    "workload": "activations", "layer": layer.name, "phase": phase, "precision": layer.precision,
+                    "workload": "activations", "layer": f"{layer.name} k={k}", "phase": phase, "precision": layer.precision,
                     "layout": "nchw", "impl": f"fused_rows{rung}", "block_size": k, "batch": layer.rows,
                     "timing": "graph", "l2": "cold", "by": "lamina", **results.quartiles(time(call)),
                     "rel_error": max(run.relative_error([a], [b]) for a, b in zip(call(), right, strict=True)),
