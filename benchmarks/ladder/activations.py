@@ -3,7 +3,8 @@
 Rungs: ``fused_rows``, the layer without GELU; ``[gelu=pytorch]``, with PyTorch's kernels of GELU and of its gradient;
 ``[gelu=kernels]``, as layers run it: as rows are read and as the input gradient is written. Layers of a vision
 transformer and of GPT-2 with their own GELU, exact or by tanh, in TF32 and bf16, at block sizes of 32, 64 and 128, in
-CUDA graphs, with operands that are not in L2. The prediction is the time to copy what a rung must read and write. Results are compared with float64.
+CUDA graphs, with operands that are not in L2. The prediction is the time to copy what a rung must read and write.
+Results are compared with float64.
 
 Run: python -m benchmarks.ladder.activations
 """
@@ -76,8 +77,8 @@ def measured(
             moved = layer.dtype.itemsize * layer.rows * width
             with torch.no_grad():
                 yield {
-                    "workload": "activations", "layer": f"{layer.name} k={k}", "phase": phase, "precision": layer.precision,
-                    "layout": "nchw", "impl": f"fused_rows{rung}", "block_size": k, "batch": layer.rows,
+                    "workload": "activations", "layer": f"{layer.name} k={k}", "phase": phase,
+                    "precision": layer.precision, "layout": "nchw", "impl": f"fused_rows{rung}", "block_size": k, "batch": layer.rows,
                     "timing": "graph", "l2": "cold", "by": "lamina", **results.quartiles(time(call)),
                     "rel_error": max(run.relative_error([a], [b]) for a, b in zip(call(), right, strict=True)),
                     "predicted_us": moved / copy_gbs / 1e3,
