@@ -79,7 +79,8 @@ def measured(
                 yield {
                     "workload": "activations", "layer": f"{layer.name} k={k}", "phase": phase,
                     "precision": layer.precision, "layout": "nchw", "impl": f"fused_rows{rung}", "block_size": k,
-                    "batch": layer.rows, "timing": "graph", "l2": "cold", "by": "lamina", **results.quartiles(time(call)),
+                    "batch": layer.rows, "timing": "graph", "l2": "cold", "by": "lamina",
+                    **results.quartiles(time(call)),
                     "rel_error": max(run.relative_error([a], [b]) for a, b in zip(call(), right, strict=True)),
                     "predicted_us": moved / copy_gbs / 1e3,
                 }  # fmt: skip
