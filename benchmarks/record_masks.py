@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import source
-from lamina.simulate.workloads.recorded import SHIPPED, provenance_of, read_masks, write_masks
+from lamina.simulate.workloads.recorded import SHIPPED
 
 SAMPLES = 6500
 """Training samples of the shipped Fashion-MNIST."""
@@ -69,13 +69,6 @@ def command(network: str, path: Path, store: Path, quick: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def name_commit(path: Path, commit: str) -> None:
-    """Write the commit into a file of masks that has none: lamina asks git for it, an archive knows it without."""
-    about = provenance_of(path)
-    if about["commit"] is None:
-        write_masks(path, read_masks(path), about | {"commit": commit})
-
-
 def main(words: list[str] | None = None) -> None:
     asked = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     asked.add_argument("networks", nargs="*", choices=[*RECORDINGS, []], help="by default all")
@@ -86,7 +79,7 @@ def main(words: list[str] | None = None) -> None:
     folder = args.folder or (scratch if args.quick else SHIPPED)
     for each in (scratch, folder):
         each.mkdir(parents=True, exist_ok=True)
-    commit = source.commit()  # before anything trains: it refuses what git does not know
+    source.commit()  # before anything trains: it refuses what git does not know
     for network in args.networks or RECORDINGS:
         path = folder / f"{network}.npz"
         if path.exists():
@@ -95,7 +88,6 @@ def main(words: list[str] | None = None) -> None:
         run = command(network, path, scratch / "record_masks.db", args.quick)
         print("lamina", *run, flush=True)
         subprocess.run([sys.executable, "-m", "lamina", *run], check=True)
-        name_commit(path, commit)
 
 
 if __name__ == "__main__":

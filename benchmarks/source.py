@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from pathlib import Path
 
+from lamina.measure.environment import archived
+
 ROOT = Path(__file__).parents[1]
-EXPORTED = Path(__file__).with_name("COMMIT")
-"""Holds the commit in an archive that ``git archive`` made."""
 WRITTEN = ("benchmarks/results", "docs", "src/lamina/recipes/papers/recorded")
 """What benchmarks and tools write: changes there are none of the source."""
 DIRTY = "+dirty"
@@ -23,8 +22,7 @@ def commit() -> str:
     if head := _git("rev-parse", "HEAD") if _git("ls-files", "benchmarks/source.py") else "":
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!{path}" for path in WRITTEN))
         return head + DIRTY if changed else head
-    exported = EXPORTED.read_text(encoding="utf-8").strip()
-    if re.fullmatch("[0-9a-f]{40}", exported):
+    if exported := archived(ROOT / "src" / "lamina"):
         return exported
     raise SystemExit("a result needs its commit: run in a checkout, or in an archive that 'git archive' made")
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from benchmarks import record_masks
@@ -10,13 +9,11 @@ from benchmarks.record_masks import RECORDINGS, SAMPLES, command, main
 from lamina.build.data import train_test
 from lamina.pipeline.targets import find
 from lamina.simulate.workloads import (
-    RecordedMask,
     convolutions,
     mask_names,
     provenance_of,
     read_masks,
     shipped_masks,
-    write_masks,
 )
 
 
@@ -40,21 +37,11 @@ def test_shipped_masks_are_of_these_recordings(network: str) -> None:
         assert words[words.index(option) + 1] == asked[asked.index(option) + 1]
 
 
-@pytest.mark.parametrize("known", [None, "0" * 40])
-def test_a_commit_that_is_not_known_is_named(tmp_path: Path, known: str | None) -> None:
-    path, masks = tmp_path / "masks.npz", [RecordedMask("conv", 0, np.ones((1, 2, 3, 3), np.bool_))]
-    write_masks(path, masks, {"network": "net", "commit": known})
-    record_masks.name_commit(path, "1" * 40)
-    assert provenance_of(path) == {"network": "net", "commit": known or "1" * 40}
-    assert np.array_equal(read_masks(path)[0].mask, masks[0].mask)
-
-
 def test_what_is_there_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(record_masks.subprocess, "run", lambda words, check: ran.append(words))
-    monkeypatch.setattr(record_masks, "name_commit", lambda path, commit: None)
     (tmp_path / "alexnet.npz").touch()
     main(["alexnet", "vgg16", "--quick", "--folder", str(tmp_path)])
     assert "alexnet.npz is there" in capsys.readouterr().out

@@ -17,7 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "source.py").write_text("one\n")
     monkeypatch.setattr(source, "ROOT", tmp_path)
-    monkeypatch.setattr(source, "EXPORTED", tmp_path / "COMMIT")
+    (tmp_path / "src" / "lamina").mkdir(parents=True)
     return tmp_path
 
 
@@ -42,12 +42,12 @@ def test_a_checkout_tells_its_commit_and_whether_the_source_differs(folder: Path
 
 
 def test_an_archive_names_its_commit(folder: Path) -> None:
-    (folder / "COMMIT").write_text(f"{ARCHIVED}\n")
+    (folder / "src" / "lamina" / "COMMIT").write_text(f"{ARCHIVED}\n")
     assert commit() == ARCHIVED
 
 
 def test_other_files_are_refused(folder: Path) -> None:
-    (folder / "COMMIT").write_text("$Format:%H$\n")
+    (folder / "src" / "lamina" / "COMMIT").write_text("$Format:%H$\n")
     with pytest.raises(SystemExit, match="a result needs its commit"):
         commit()
 
@@ -57,6 +57,6 @@ def test_git_archive_writes_the_commit(tmp_path: Path) -> None:
     if not (root / ".git").exists():
         pytest.skip("no checkout")
     archive = tmp_path / "one.tar"
-    git(root, "archive", "-o", str(archive), "HEAD", "benchmarks/COMMIT", ".gitattributes")
+    git(root, "archive", "-o", str(archive), "HEAD", "src/lamina/COMMIT", ".gitattributes")
     subprocess.run(["tar", "xf", str(archive), "-C", str(tmp_path)], check=True)
-    assert (tmp_path / "benchmarks" / "COMMIT").read_text().strip() == git(root, "rev-parse", "HEAD")
+    assert (tmp_path / "src" / "lamina" / "COMMIT").read_text().strip() == git(root, "rev-parse", "HEAD")

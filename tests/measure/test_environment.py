@@ -85,6 +85,14 @@ def test_an_installed_copy_inside_another_repository_has_no_commit(checkout: Pat
     assert commit(installed) is None
 
 
+def test_an_archive_has_the_commit_that_was_written_to_it(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "COMMIT").write_text("$Format:%H$\n")
+    assert commit(tmp_path) is None
+    (tmp_path / "COMMIT").write_text(f"{'0123456789' * 4}\n")
+    assert commit(tmp_path) == "0123456789" * 4
+
+
 def test_outside_of_a_repository_or_without_git_there_is_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,15 +56,24 @@ def _own_commit() -> str | None:
 
 
 def commit(package: Path) -> str | None:
-    """The commit of the checkout of the package, with '+dirty' if tracked files differ from it.
+    """The commit of the checkout of the package, with '+dirty' if tracked files differ from it, or of its archive.
 
     None for an installed copy: a repository around a virtual environment is not that of the package.
     """
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
+        return archived(package)
     head = _git(package, "rev-parse", "HEAD")
     changes = _git(package, "status", "--porcelain", "--untracked-files=no")
     return f"{head}+dirty" if head and changes else head
+
+
+def archived(package: Path) -> str | None:
+    """The commit of a package in an archive by ``git archive``, which writes it to a file."""
+    try:
+        exported = (package / "COMMIT").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return exported if re.fullmatch("[0-9a-f]{40}", exported) else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
