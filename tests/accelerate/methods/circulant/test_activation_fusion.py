@@ -183,6 +183,12 @@ def test_the_gelu_of_inputs_is_fused_also_behind_dropout_of_nothing(act: nn.Modu
     assert fused_in(of_rows(nn.Sequential(MLP(copy.deepcopy(act), dropout=0.1)))).get("0.act") != "0.fc2"
 
 
+@pytest.mark.parametrize(("act", "fused"), [(nn.GELU(), {}), (nn.ReLU(), {"1": "2"})])
+def test_the_gelu_of_large_blocks_stays(act: nn.Module, fused: dict[str, str]) -> None:
+    layers = (BlockCirculantLinear(128, 128, 128, impl="fused_rows") for _ in range(2))
+    assert fused_in(nn.Sequential(next(layers), act, next(layers))) == fused
+
+
 def test_the_gelu_of_outputs_stays() -> None:
     net = circulant(MLP(nn.GELU()))  # whose layers keep spectra in memory
     assert fused_in(net) == {}

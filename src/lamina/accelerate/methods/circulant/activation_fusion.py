@@ -15,12 +15,15 @@ from torch import nn
 from lamina.accelerate.common.chains import Link, chains
 from lamina.accelerate.common.traced import Traced, trace
 from lamina.accelerate.convert import Where, has_hooks, put
-from lamina.accelerate.methods.circulant.activations import activation_of
+from lamina.accelerate.methods.circulant.activations import InputActivation, activation_of
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLinear
 from lamina.errors import UnsupportedError
 
 FUSING = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d)
 """Layers that can compute an activation."""
+
+MAX_GELU_BLOCK = 64
+"""The registers of a thread do not hold larger blocks beside the derivatives of GELU, which is faster outside."""
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """Their children are often called by the module around them."""
@@ -54,7 +57,7 @@ def fuse_activations(model: nn.Module, where: Where | None = None) -> None:
     """
     for path, writer, reader in beside_activations(model, where):
         activation = activation_of(model.get_submodule(path))
-        if reader is not None and reader[1].impl == "fused_rows":
+        if reader is not None and _computes(reader[1], activation):
             layer, reader[1].input_activation = reader[0], activation
         elif writer is not None and activation == "relu":
             layer, writer[1].activation = writer[0], activation
@@ -113,6 +116,11 @@ def _traced(module: nn.Module) -> Traced | None:
         return trace(module)
     except UnsupportedError:
         return None
+
+
+def _computes(layer: Any, activation: InputActivation | None) -> bool:
+    """Whether a layer computes an activation of its inputs faster than it is computed alone."""
+    return layer.impl == "fused_rows" and (activation == "relu" or layer.block_size <= MAX_GELU_BLOCK)
 
 
 def _is_identity(module: nn.Module) -> bool:
