@@ -40,7 +40,7 @@ def accuracies(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
             "parameters": mine[0]["parameters"],
             "times fewer": round(dense[0]["parameters"] / mine[0]["parameters"], 1) if dense else None,
             "seeds": len(mine), "epochs": mine[0]["epochs"],
-            "s of an epoch, device shared": round(fmean(one["median_us"] for one in mine) / 1e6, 2),
+            "s of an epoch": round(fmean(one["median_us"] for one in mine) / 1e6, 2),
         }  # fmt: skip
     return found
 
