@@ -38,7 +38,7 @@ from benchmarks import results, source
 from benchmarks.processes import each_in_a_process
 from benchmarks.published import statements
 from benchmarks.saved_activations import deterministic
-from benchmarks.sparse_layers import data_us, observed
+from benchmarks.sparse_layers import observed
 from lamina import measure, run
 from lamina.accelerate import convert
 from lamina.accelerate.common.geometry import Conv2dGeometry
@@ -201,10 +201,13 @@ def inputs(model: nn.Module, names: Sequence[str], x: Tensor) -> dict[str, Tenso
 
 
 def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Phase, Measured]:
-    """The layer's own times over what it read; where some channels are zero, also with all zeros filled in."""
+    """The layer's own times over what it read; where some channels are zero, also with all zeros filled in.
+
+    Wall time, as the steps are timed: where a training is launch-bound, kernels that take several launches lose.
+    """
     if device == "cpu":
         return {}
-    clock = measure.GraphClock(device)  # a training queues its launches ahead
+    clock = measure.clock("wall", device)
     steps = tuple(layer.stride), layer.zero_padding, tuple(layer.dilation)
 
     def forward_us(one: Tensor, impl: Any) -> float:
@@ -213,8 +216,10 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
             return clock.time(call, repeat=BRIEF).median_us
 
     def gradient_us(impl: Any) -> float:
-        call = partial(functional.conv2d, impls=PhaseImpls("dense", impl))
-        return data_us(clock, BRIEF, x, lambda leaf: call(leaf, layer.weight.detach(), None, *steps))
+        leaf = x.detach().requires_grad_()
+        y = functional.conv2d(leaf, layer.weight.detach(), None, *steps, impls=PhaseImpls("dense", impl))
+        call = partial(torch.autograd.grad, y, leaf, torch.randn_like(y), retain_graph=True)
+        return clock.time(call, repeat=BRIEF).median_us
 
     window, known = Conv2dGeometry.of(layer.kernel_size, *steps), observed(x)
     together = columns_per_list(x.shape[0], x.shape[2], x.shape[3], window)
