@@ -6,7 +6,8 @@ depend on the block size, each by a rule with a different exponent for VGG with 
 convolution and the classifier stay dense, as in CirCNN, and so do narrow convolutions. For image networks, the
 learning rate is the best of three for the dense network on a sixth of the training images, held out (``--held-out``),
 and that of VGG-16 is VGG-11's; the rules, the optimizer and label smoothing of VGG with batch normalization, and the
-gradient clipping of the LSTM were chosen on them too. Only LeNet's was searched again because of a test result. Every
+gradient clipping of the LSTM were chosen on them too. The side of VGG's cutout and its epochs were not searched. Only
+LeNet's learning rate was searched again because of a test result. Every
 run is a process, one at a time on each GPU: the accuracies matter, and epoch times are only recorded. Every epoch
 is stored when it ends, so that an interrupted benchmark keeps it; ``--resume`` takes the complete runs of one and makes
 the others. Before that, alone on a GPU, training steps with Adam are timed, and their memory is measured: dense in the
@@ -342,7 +343,8 @@ def resumed(path: Path | None, experiments: Mapping[str, Experiment]) -> list[di
     )  # fmt: skip
     same = [
         row for row in earlier["rows"]
-        if (asked := experiments.get(row["workload"])) and all(row.get(name) == getattr(asked, name) for name in fixed)
+        if (asked := experiments.get(row["workload"]))
+        and all(row.get(name, 0 if name == "cutout" else None) == getattr(asked, name) for name in fixed)
     ]  # fmt: skip
     whole = [row for row in same if len(row["test_accuracy"]) == row["epochs"]]
     return [{"of_commit": earlier["provenance"]["commit"]} | row for row in whole]
@@ -427,7 +429,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("scope", choices=("full", "accuracy", "timing", "smoke", "run"), help="run: what a child does")
     parser.add_argument("--data", type=str, default=".", help="folder of the .npz files; of a run, its data")
     parser.add_argument("--seconds", type=float, default=240, help="when learning is cut short")
-    parser.add_argument("--workers", type=int, help="processes at a time; by default one on each device")
+    parser.add_argument("--workers", type=int, help="processes at a time; by default one on each GPU or core")
     parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, help="unnamed, all; on the CPU, a tiny one")
     parser.add_argument("--claim", default="circulant_accuracy", help="name of the results of what networks learn")
     parser.add_argument("--held-out", action="store_true", help="test on a sixth of the training samples")

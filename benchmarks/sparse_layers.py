@@ -69,11 +69,12 @@ def layers(case: Case, layout: str) -> tuple[Any, Any, Tensor]:
     return dense, SparseAdaptiveConv2d.from_dense(dense), case.x.contiguous(memory_format=memory)
 
 
-def data_us(clock: measure.GraphClock, repeat: measure.Repeat, x: Tensor, layer: Callable[[Tensor], Tensor]) -> float:
+def data_us(clock: measure.Clock, repeat: measure.Repeat, x: Tensor, layer: Callable[[Tensor], Tensor]) -> float:
     """What the input's gradient takes."""
     leaf = x.detach().requires_grad_()
-    clock.stream.wait_stream(torch.cuda.current_stream())
-    with torch.enable_grad(), torch.cuda.stream(clock.stream):
+    stream = clock.stream if isinstance(clock, measure.GraphClock) else torch.cuda.current_stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.enable_grad(), torch.cuda.stream(stream):
         y = layer(leaf)
         upstream = torch.randn_like(y)
     return clock.time(partial(torch.autograd.grad, y, leaf, upstream, retain_graph=True), repeat=repeat).median_us

@@ -38,7 +38,7 @@ from benchmarks import results, source
 from benchmarks.processes import each_in_a_process
 from benchmarks.published import statements
 from benchmarks.saved_activations import deterministic
-from benchmarks.sparse_layers import observed
+from benchmarks.sparse_layers import data_us, observed
 from lamina import measure, run
 from lamina.accelerate import convert
 from lamina.accelerate.common.geometry import Conv2dGeometry
@@ -216,10 +216,8 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
             return clock.time(call, repeat=BRIEF).median_us
 
     def gradient_us(impl: Any) -> float:
-        leaf = x.detach().requires_grad_()
-        y = functional.conv2d(leaf, layer.weight.detach(), None, *steps, impls=PhaseImpls("dense", impl))
-        call = partial(torch.autograd.grad, y, leaf, torch.randn_like(y), retain_graph=True)
-        return clock.time(call, repeat=BRIEF).median_us
+        call = partial(functional.conv2d, impls=PhaseImpls("dense", impl))
+        return data_us(clock, BRIEF, x, lambda leaf: call(leaf, layer.weight.detach(), None, *steps))
 
     window, known = Conv2dGeometry.of(layer.kernel_size, *steps), observed(x)
     together = columns_per_list(x.shape[0], x.shape[2], x.shape[3], window)

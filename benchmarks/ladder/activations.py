@@ -50,7 +50,7 @@ def measured(
     h, dy = (torch.randn(layer.rows, width, device=device).to(layer.dtype) for width in (layer.inputs, layer.outputs))
     weight = torch.randn(p, q, k, device=device) / layer.inputs**0.5
     _, spectra = ops.linear(h, weight, None, None, 0, False)
-    x = activated(h, number)
+    x = activated(h, activation)
 
     def forward(x: Tensor, inside: int) -> Sequence[Tensor]:
         return [ops.linear(x, weight, None, None, inside, False)[0]]
@@ -61,16 +61,16 @@ def measured(
 
     def apart() -> Sequence[Tensor]:
         dx, dw = backward(x, 0)
-        return [gradient_through(dx, h, number), dw]
+        return [gradient_through(dx, h, activation), dw]
 
     calls: dict[str, tuple[Callable[[], Sequence[Tensor]], Callable[[], Sequence[Tensor]]]] = {
         "": (lambda: forward(h, 0), lambda: backward(h, 0)),
-        "[gelu=pytorch]": (lambda: forward(activated(h, number), 0), apart),
+        "[gelu=pytorch]": (lambda: forward(activated(h, activation), 0), apart),
         "[gelu=kernels]": (lambda: forward(h, number), lambda: backward(h, number)),
     }
     leaves = h.double().requires_grad_(), weight.double().requires_grad_()
     for rung, pair in calls.items():
-        y = reference.linear(activated(leaves[0], number if rung else 0), leaves[1], None, layer.outputs)
+        y = reference.linear(activated(leaves[0], activation if rung else None), leaves[1], None, layer.outputs)
         exact = [y.detach()], torch.autograd.grad(y, leaves, dy.double())
         for phase, call, right, passes in zip(("forward", "backward_data"), pair, exact, PASSES[rung], strict=True):
             width = passes * layer.inputs + (1 if phase == "forward" else 2) * layer.outputs

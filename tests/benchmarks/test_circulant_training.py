@@ -97,6 +97,10 @@ def test_whole_runs_of_earlier_results_are_not_made_again(tmp_path: Path, monkey
     assert training.resumed(None, training.SMOKE) == []
     assert training.resumed(path, training.SMOKE) == []  # of one epoch
     assert training.resumed(path, {name: replace(experiment, epochs=2)}) == [whole | {"of_commit": "c0ffee0"}]
+    earlier = {key: value for key, value in whole.items() if key != "cutout"}  # from before there was one
+    path.write_text(json.dumps({"provenance": {"commit": "c0ffee0"}, "rows": [earlier]}))
+    assert len(training.resumed(path, {name: replace(experiment, epochs=2)})) == 1
+    assert training.resumed(path, {name: replace(experiment, epochs=2, cutout=8)}) == []
     monkeypatch.setattr(training, "SEEDS", (0,))
     _, failed = training.all_learnt(training.SMOKE, tmp_path, "cpu", seconds=0, workers=1, done={(name, 0, 16)})
     assert failed == [f"{name} {form} seed 0: not begun" for form in ("dense", "k=32", "k=64")]

@@ -15,7 +15,7 @@ from torch import nn
 from lamina.accelerate.common.chains import Link, chains
 from lamina.accelerate.common.traced import Traced, trace
 from lamina.accelerate.convert import Where, has_hooks, put
-from lamina.accelerate.methods.circulant.activations import InputActivation, activation_of
+from lamina.accelerate.methods.circulant.activations import InputActivation, input_activation_of
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLinear
 from lamina.errors import UnsupportedError
 
@@ -23,7 +23,7 @@ FUSING = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d)
 """Layers that can compute an activation."""
 
 MAX_GELU_BLOCK = 64
-"""The registers of a thread do not hold larger blocks beside the derivatives of GELU, which is faster outside."""
+"""The registers of a thread do not hold larger blocks beside the derivatives of GELU: rows of 16 bits lose by it."""
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """Their children are often called by the module around them."""
@@ -56,7 +56,7 @@ def fuse_activations(model: nn.Module, where: Where | None = None) -> None:
         where: ``where(name, activation)`` says which activations; all, if left out.
     """
     for path, writer, reader in beside_activations(model, where):
-        activation = activation_of(model.get_submodule(path))
+        activation = input_activation_of(model.get_submodule(path))
         if reader is not None and _computes(reader[1], activation):
             layer, reader[1].input_activation = reader[0], activation
         elif writer is not None and activation == "relu":
@@ -80,7 +80,7 @@ def beside_activations(model: nn.Module, where: Where | None = None) -> list[tup
         links = [link for link in chain if not _is_identity(link.module)]
         for before, link, after in zip([None, *links], links, [*links[1:], None], strict=False):
             path = link.path
-            if activation_of(link.module) is None or path is None or has_hooks(link.module):
+            if input_activation_of(link.module) is None or path is None or has_hooks(link.module):
                 continue
             if where is None or where(path, link.module):
                 found.append((path, _fusing(before), _fusing(after)))

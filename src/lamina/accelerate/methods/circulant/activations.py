@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lamina.accelerate.common.activations import FUNCTIONS, activation_of
 from lamina.errors import UsageError
 
 Activation = Literal["relu"]
 """Of outputs."""
 
 InputActivation = Literal["relu", "gelu", "gelu_tanh"]
-"""``gelu`` is exact, by the error function; ``gelu_tanh`` is the tanh approximation."""
+"""Of inputs."""
 
 ACTIVATIONS: tuple[InputActivation, ...] = ("relu", "gelu", "gelu_tanh")
 """In the order of their codes in kernels, from 1 on; `fused_rows` has them in `activations.cu`."""
@@ -25,32 +25,27 @@ def code(activation: InputActivation | None) -> int:
     return 0 if activation is None else 1 + ACTIVATIONS.index(activation)
 
 
-def activated(x: Tensor, code: int) -> Tensor:
-    """What follows the activation of a code, by PyTorch."""
-    return F.relu(x) if code == 1 else F.gelu(x, approximate=_approximate(code)) if code else x
+def named(code: int) -> InputActivation | None:
+    """The activation of a code."""
+    return ACTIVATIONS[code - 1] if code else None
 
 
-def gradient_through(dy: Tensor, x: Tensor, code: int) -> Tensor:
+def activated(x: Tensor, activation: InputActivation | None) -> Tensor:
+    """What follows an activation, by PyTorch."""
+    return x if activation is None else FUNCTIONS[activation](x)
+
+
+def gradient_through(dy: Tensor, x: Tensor, activation: InputActivation) -> Tensor:
     """The gradient with respect to ``x`` of `activated`, differentiable itself."""
-    if code == 1:
+    if activation == "relu":
         return dy.where(~(x <= 0), 0)
-    return torch.ops.aten.gelu_backward(dy, x, approximate=_approximate(code)) if code else dy
+    dx: Tensor = torch.ops.aten.gelu_backward(dy, x, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return dx
 
 
-def _approximate(code: int) -> str:
-    return "tanh" if ACTIVATIONS[code - 1] == "gelu_tanh" else "none"
-
-
-def module_of(activation: InputActivation) -> nn.Module:
-    """The module of an activation."""
-    return nn.ReLU() if activation == "relu" else nn.GELU(_approximate(code(activation)))
-
-
-def activation_of(module: nn.Module) -> InputActivation | None:
-    """The activation that a module computes, of those that layers can; subclasses may compute something else."""
-    if type(module) is nn.GELU:
-        return "gelu_tanh" if module.approximate == "tanh" else "gelu"
-    return "relu" if type(module) is nn.ReLU else None
+def input_activation_of(module: nn.Module) -> InputActivation | None:
+    """The activation that a module computes, of those that layers can."""
+    return next((each for each in ACTIVATIONS if each == activation_of(module)), None)
 
 
 def check_activation(activation: str | None) -> Activation | None:

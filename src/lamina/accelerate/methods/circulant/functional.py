@@ -140,7 +140,7 @@ def linear(
     product = rows, x, dtype, x.shape[-1], out_features, weight.shape[-1]
     name = impl_for(impl, x, fallback, lambda: fused_rows.refusal(*product))
     if name != "fused_rows":
-        x = activated(x, code(input_activation))
+        x = activated(x, input_activation)
     if name in ("reference", "materialized", *PUBLISHED):
         x = reference.flip_signs(x, signs, x.dim() - 1)
     if name == "kernel":
@@ -258,7 +258,7 @@ def conv(
     name = impl_for(impl, x, fallback, lambda: _pointwise_refusal(x, weight, out_channels, window, dtype))
     if name == "fused_rows":
         return _pointwise(x, weight, signs, bias, out_channels, window, dtype, code(input_activation), relu)
-    x = activated(x, code(input_activation))
+    x = activated(x, input_activation)
     if name == "kernel":
         return _spectral(x, weight, signs, bias, out_channels, window, dtype, relu)
     y: Tensor

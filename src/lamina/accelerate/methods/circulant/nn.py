@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lamina.accelerate.common.activations import MODULES
 from lamina.accelerate.methods.circulant import functional
 from lamina.accelerate.methods.circulant.activations import (
     Activation,
     InputActivation,
     check_activation,
     check_input_activation,
-    module_of,
-)  # fmt: skip
+)
 from lamina.accelerate.methods.circulant.config import Impl, Selectable, check_block_size, check_impl
 from lamina.accelerate.methods.circulant.lstm.nn import BlockCirculantLSTM
 from lamina.accelerate.methods.circulant.projection import coverage, project
@@ -381,7 +381,7 @@ def activation_before(layer: Any) -> InputActivation | None:
 def with_activations(dense: nn.Module, layer: Any) -> nn.Module:
     """A dense layer with the activations of a circulant one."""
     first = activation_before(layer)
-    before = [] if first is None else [module_of(first)]
+    before = [] if first is None else [MODULES[first]()]
     after = [nn.ReLU()] * has_relu(layer)
     return nn.Sequential(*before, dense, *after) if before or after else dense
 

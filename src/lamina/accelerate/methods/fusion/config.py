@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from lamina.accelerate.common.activations import Activation
 from lamina.accelerate.common.choices import check_choice
 from lamina.errors import UsageError
 
@@ -13,9 +14,6 @@ Impl = Literal["auto", "reference", "kernel", "cublaslt"]
 one operator after the other. ``auto`` selects one."""
 
 IMPLS: tuple[Impl, ...] = get_args(Impl)
-
-Activation = Literal["relu", "tanh", "sigmoid", "gelu", "gelu_tanh"]
-"""``gelu`` is exact, by the error function; ``gelu_tanh`` is the tanh approximation."""
 
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 

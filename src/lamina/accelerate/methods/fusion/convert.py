@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from lamina.accelerate.common.activations import activation_of
 from lamina.accelerate.methods.fusion.config import Fusion
-from lamina.accelerate.methods.fusion.nn import FusedConv2d, FusedLinear, activation_of, window_of
+from lamina.accelerate.methods.fusion.nn import FusedConv2d, FusedLinear, window_of
 from lamina.errors import UnsupportedError, UsageError
 
 

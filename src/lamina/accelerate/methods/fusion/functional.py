@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.activations import Activation
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, sizes
 from lamina.accelerate.methods.fusion import reference
-from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
+from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Impl
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 if HAS_TRITON:

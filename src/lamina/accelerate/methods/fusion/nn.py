@@ -7,19 +7,12 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from lamina.accelerate.common.activations import MODULES, Activation, activation_of
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion import functional
-from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
+from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Impl
 from lamina.errors import UsageError
-
-MODULES: dict[Activation, Any] = {
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "gelu": nn.GELU,
-    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
-}
 
 
 class FusedLinear(nn.Module):
@@ -174,20 +167,6 @@ class FusedConv2d(nn.Module):
 
 def _executed(requested: Impl, impl: Impl) -> tuple[str, str]:
     return f"fused[impl={impl}]", "requested" if impl == requested else "auto"
-
-
-def activation_of(module: nn.Module) -> Activation | None:
-    """The name of an activation that can be fused with a linear layer, or None."""
-    match module:
-        case nn.GELU():
-            return "gelu_tanh" if module.approximate == "tanh" else "gelu"
-        case nn.ReLU() if type(module) is nn.ReLU:
-            return "relu"
-        case nn.Tanh():
-            return "tanh"
-        case nn.Sigmoid():
-            return "sigmoid"
-    return None
 
 
 def window_of(module: nn.MaxPool2d) -> Pool2dGeometry:

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.activations import FUNCTIONS, Activation
 from lamina.accelerate.common.geometry import Pool2dGeometry
-from lamina.accelerate.methods.fusion.config import Activation
-
-FUNCTIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-}
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:

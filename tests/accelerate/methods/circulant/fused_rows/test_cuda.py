@@ -101,7 +101,7 @@ def test_on_the_cpu(case: str, signed: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def check_activation(
-    activation: int, k: int, p: int, q: int, rows: int, dtype: torch.dtype, tile: RowTile | None = None,
+    activation: InputActivation, k: int, p: int, q: int, rows: int, dtype: torch.dtype, tile: RowTile | None = None,
     weight_tile: WeightTile | None = None, device: str = "cuda",
 ) -> None:  # fmt: skip
     """Results with activations in the kernels are those of activations outside, also of what is not a number.
@@ -111,7 +111,8 @@ def check_activation(
     x, bias = 2 * torch.randn(rows, q * k).to(device, dtype), torch.randn(p * k).to(device)
     dy, weight = torch.randn(rows, p * k).to(device, dtype), torch.randn(p, q, k).to(device)
     forward, backward = cuda.weight_spectra(weight, dtype)
-    outside, exact = activated(x, activation), activation == code("relu")
+    x[-1, -1] = 0
+    exact = activation == "relu"
 
     def rows_of(like: Tensor, *operands: Any, **options: Any) -> Tensor:
         out = torch.full_like(like, torch.inf)
@@ -124,19 +125,22 @@ def check_activation(
         return out
 
     def assert_same(ours: Tensor, theirs: Tensor, roundings: float) -> None:
-        limit = 0 if exact else roundings * torch.finfo(FP16 if dtype == FP32 else dtype).eps
-        assert (ours.double() - theirs.double()).norm() <= limit * theirs.double().norm()
+        if exact:
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+            return
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        error, right = (one.double().nan_to_num(0) for one in (ours - theirs, theirs))
+        assert error.norm() <= roundings * torch.finfo(FP16 if dtype == FP32 else dtype).eps * right.norm()
 
-    for b in (bias, None):
-        assert_same(rows_of(dy, x, forward, b, activation=activation), rows_of(dy, outside, forward, b), 0.5)
-    through = rows_of(x, dy, backward, None, flip_outputs=True, gate=x, activation=activation)
-    assert_same(through, gradient_through(rows_of(x, dy, backward, None, flip_outputs=True), x, activation), 1)
-    assert_same(weight_gradient(x, activation), weight_gradient(outside), 0.5)
-    x[0, 0] = torch.nan
-    y = rows_of(dy, x, forward, bias, activation=activation)
-    assert y[0].isnan().all() and not y[1:].isnan().any()
-    through = rows_of(x, dy, backward, None, flip_outputs=True, gate=x, activation=activation)
-    assert through.isnan().sum() == (0 if exact else 1)  # ReLU passes gradients where its input is NaN
+    assert_same(weight_gradient(x, code(activation)), weight_gradient(activated(x, activation)), 0.5)
+    for first in (x[0, 0].item(), torch.nan):
+        x[0, 0] = first
+        for b in (bias, None):
+            outside = rows_of(dy, activated(x, activation), forward, b)
+            assert outside[0].isnan().any() == (first != first)
+            assert_same(rows_of(dy, x, forward, b, activation=code(activation)), outside, 0.5)
+        through = rows_of(x, dy, backward, None, flip_outputs=True, gate=x, activation=code(activation))
+        assert_same(through, gradient_through(rows_of(x, dy, backward, None, flip_outputs=True), x, activation), 1)
 
 
 def check_relu_of_outputs(
@@ -162,7 +166,7 @@ def test_activations_on_the_cpu(case: str, activation: InputActivation, monkeypa
     monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
     monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
     k, p, q, rows, dtype, _, *tiles = CASES[case]
-    check_activation(code(activation), k, p, q, rows, dtype, *tiles, device="cpu")
+    check_activation(activation, k, p, q, rows, dtype, *tiles, device="cpu")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -199,7 +203,7 @@ def test_sources_compile_for_a_hopper_gpu(
 def test_activations_on_the_gpu(
     sizes: tuple[int, int, int, int], dtype: torch.dtype, activation: InputActivation
 ) -> None:
-    check_activation(code(activation), *sizes, dtype)
+    check_activation(activation, *sizes, dtype)
     check_relu_of_outputs(*sizes, dtype)
 
 

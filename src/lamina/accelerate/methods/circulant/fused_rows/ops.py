@@ -20,7 +20,7 @@ from torch.utils.flop_counter import register_flop_formula
 from lamina.accelerate.common.channel_sums.ops import bias_gradient, relu_gradients
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import transformed
-from lamina.accelerate.methods.circulant.activations import activated, gradient_through
+from lamina.accelerate.methods.circulant.activations import activated, gradient_through, named
 from lamina.accelerate.methods.circulant.basis import slot_count
 from lamina.accelerate.methods.circulant.fused_rows import cuda
 from lamina.accelerate.methods.circulant.ops import spectral_matmul_backward, spectral_matmul_flops, tf32
@@ -219,9 +219,9 @@ def differentiable_gradients(
     gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None, activation: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
-    if activation:
-        dx, dw = differentiable_gradients(gy, activated(x, activation), weight, signs)
-        return gradient_through(dx, x, activation), dw
+    if (name := named(activation)) is not None:
+        dx, dw = differentiable_gradients(gy, activated(x, name), weight, signs)
+        return gradient_through(dx, x, name), dw
     k, rows, dy = weight.shape[-1], x.reshape(-1, x.shape[-1], 1), gy.reshape(-1, gy.shape[-1], 1)
     xs, ws = dft_pair(rows, weight.flatten(1)[..., None], signs, k, 1, x.dtype)
     dys = dft(dy, None, k, 1, False, x.dtype)
