@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lamina.accelerate.common.activations import FUNCTIONS, MODULES, Activation, activation_of
+from lamina.accelerate.common.activation_names import Activation
+from lamina.accelerate.common.activations import FUNCTIONS, MODULES, activation_of
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

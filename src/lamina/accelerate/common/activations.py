@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Activation = Literal["relu", "tanh", "sigmoid", "gelu", "gelu_tanh"]
-"""``gelu`` is exact, by the error function; ``gelu_tanh`` is the tanh approximation."""
+from lamina.accelerate.common.activation_names import Activation
 
 FUNCTIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lamina.accelerate.common.activations import Activation
+from lamina.accelerate.common.activation_names import Activation
 from lamina.accelerate.common.choices import check_choice
 from lamina.errors import UsageError
 

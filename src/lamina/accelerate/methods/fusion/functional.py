@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.accelerate.common.activations import Activation
+from lamina.accelerate.common.activation_names import Activation
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, sizes

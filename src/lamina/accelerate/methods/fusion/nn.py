@@ -7,7 +7,8 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
-from lamina.accelerate.common.activations import MODULES, Activation, activation_of
+from lamina.accelerate.common.activation_names import Activation
+from lamina.accelerate.common.activations import MODULES, activation_of
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion import functional

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.accelerate.common.activations import FUNCTIONS, Activation
+from lamina.accelerate.common.activation_names import Activation
+from lamina.accelerate.common.activations import FUNCTIONS
 from lamina.accelerate.common.geometry import Pool2dGeometry
 
 
