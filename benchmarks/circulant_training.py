@@ -8,11 +8,11 @@ learning rate is the best of three for the dense network on a sixth of the train
 and that of VGG-16 is VGG-11's; the rules, the optimizer and label smoothing of VGG with batch normalization, and the
 gradient clipping of the LSTM were chosen on them too. The side of VGG's cutout and its epochs were not searched. Only
 LeNet's learning rate was searched again because of a test result. Every
-run is a process, one at a time on each GPU: the accuracies matter, and epoch times are only recorded. Every epoch
-is stored when it ends, so that an interrupted benchmark keeps it; ``--resume`` takes the complete runs of one and makes
-the others. Before that, alone on a GPU, training steps with Adam are timed, and their memory is measured: dense in the
-better layout against circulant layers with random sign flips, all but the first and last layer, each with its selected
-implementation.
+run is a process, one at a time on each GPU: the accuracies matter, and epoch times are only recorded. Results
+are written whenever a run ends, so that an interrupted benchmark keeps it; ``--resume`` takes the complete runs of one
+and makes the others. Before that, alone on a GPU, training steps with Adam are timed, and their memory is measured:
+dense in the better layout against circulant layers with random sign flips, all but the first and last layer, each with
+its selected implementation.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """
@@ -252,8 +252,12 @@ def prepared(experiment: Experiment, folder: Path, into: Path) -> str:
 def all_learnt(
     experiments: Mapping[str, Experiment], folder: Path, device: str, seconds: float, workers: int,
     held_out: bool = False, done: Collection[Key] = (),
+    keep: Callable[[list[dict[str, Any]], list[str]], object] = lambda *_: None,
 ) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
-    """The rows of every run that is not ``done``, as far as they came before time was up, and what was cut."""
+    """The rows of every run that is not ``done``, as far as they came before time was up, and what was cut.
+
+    ``keep`` gets both whenever a run has ended, with the runs that are not begun.
+    """
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
     watch = measure.Stopwatch()
@@ -290,6 +294,7 @@ def all_learnt(
                 if child.returncode:
                     failed.append(f"{_said(*key)}: ended by {child.returncode} after {len(mine)} epochs")
                 del running[key]
+                keep(rows, [*failed, *(f"{_said(*key)}: not ended" for key in (*running, *waiting))])
             if watch.seconds >= seconds:
                 failed += [f"{_said(*key)}: not begun" for key in waiting]
                 waiting = []
@@ -469,16 +474,21 @@ def main(words: Sequence[str] | None = None) -> None:
     if asked.scope != "timing":
         earlier = resumed(asked.resume, experiments)
         done = {(row["workload"], row["seed"], row["block_size"]) for row in earlier}
-        epochs, failed = all_learnt(
-            experiments, Path(asked.data), asked.device, asked.seconds, asked.workers or processes(asked.device),
-            asked.held_out, done,
-        )
-        found = accuracies(rows := earlier + runs(epochs))
-        missing = Counter(name for name in experiments for line in failed if line.startswith(f"{name} "))
-        told = ", ".join(f"{count} of {name}" for name, count in missing.items()) or "none"
-        said = statements("circulant-accuracy", rows)
-        summary = {"test accuracy after the last epoch": found, "printed and ours": said, "runs cut or failed": told}
-        print(written(asked.claim, rows=rows, summary=summary), *found.items(), *failed, sep="\n")
+
+        def keep(epochs: list[dict[str, Any]], failed: list[str]) -> None:
+            rows = earlier + runs(epochs)
+            found, said = accuracies(rows), statements("circulant-accuracy", rows)
+            missing = Counter(name for name in experiments for line in failed if line.startswith(f"{name} "))
+            told = ", ".join(f"{count} of {name}" for name, count in missing.items()) or "none"
+            summary = {
+                "test accuracy after the last epoch": found, "printed and ours": said, "runs cut or failed": told
+            }  # fmt: skip
+            print(written(asked.claim, rows=rows, summary=summary), *found.items(), *failed, sep="\n", flush=True)
+
+        workers = asked.workers or processes(asked.device)
+        keep(*all_learnt(
+            experiments, Path(asked.data), asked.device, asked.seconds, workers, asked.held_out, done, keep
+        ))  # fmt: skip
 
 
 if __name__ == "__main__":

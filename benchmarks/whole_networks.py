@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.never_slower import NETWORKS, Network
+from lamina import pipeline
 from lamina.build.models import ZOO
 from lamina.build.models.tdnn import TDNN
 
@@ -27,8 +28,27 @@ class Mlp(Network):
         return torch.randn(self.batch, 1024, device=device)
 
 
-ALL: tuple[Network, ...] = (Mlp("mlp", 2048), *NETWORKS, Network("resnet18", 64), Network("tdnn", 128))
-LONGEST = ("resnet50", "vit_base", "vgg16", "resnet18", "tdnn")
+class TorchvisionViT(Network):
+    """ViT-B/16 as torchvision writes it: the projections of its attention are no layers but weights."""
+
+    def build(self) -> nn.Module:
+        target, _ = pipeline.find("torchvision:vit_b_16")
+        model: Any = target.make(None)
+        nn.init.normal_(model.heads.head.weight, std=0.02)  # zeros otherwise, and so would all gradients be
+        return model  # type: ignore[no-any-return]
+
+    def example(self, device: torch.device) -> Tensor:
+        return torch.randn(self.batch, 3, 224, 224, device=device)
+
+
+ALL: tuple[Network, ...] = (
+    Mlp("mlp", 2048),
+    *NETWORKS,
+    Network("resnet18", 64),
+    Network("tdnn", 128),
+    TorchvisionViT("vit_b_16", 32),
+)
+LONGEST = ("resnet50", "vit_base", "vit_b_16", "vgg16", "resnet18", "tdnn")
 """Networks that take long to compile: they begin first."""
 SMOKE = (Network("lenet5", 4), Network("tdnn", 2, (("width", 64),)))
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lamina.accelerate.attention import OUT, UnpackedAttention, refusal, repack, unpack
 from lamina.accelerate.common.chains import Chain, Link, chains
 from lamina.accelerate.common.traced import trace
 from lamina.accelerate.registry import candidates_of, converter, method_of, predictions_of
@@ -29,6 +30,8 @@ from lamina.accelerate.select import DENSE, LayerCall, Selector, observe, stored
 from lamina.accelerate.select.cost import CostModel
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
+
+HOOKS = "it has hooks, which a new layer would lose"
 
 Where = Callable[[str, nn.Module], bool]
 """Whether to convert the layer of this name."""
@@ -71,6 +74,9 @@ def convert(
 ) -> tuple[nn.Module, Conversion]:
     """Replace layers in place, under their own names.
 
+    The projections of a `torch.nn.MultiheadAttention` are layers as well: ``in_proj``, or ``q_proj``, ``k_proj`` and
+    ``v_proj``, and ``out_proj``. One of which any is replaced becomes an `UnpackedAttention`.
+
     Args:
         model: changed in place, unless it is itself a layer that is replaced.
         config: a method's configuration, such as ``Circulant(block_size=64)``.
@@ -90,6 +96,7 @@ def convert(
     """
     cell = converter(config)
     written = str(method_of(config))
+    model = unpack(model, leave=has_hooks)
     units = units_of(model, config, where)
     calls: dict[str, LayerCall] = {}
     if selector is not None:
@@ -133,7 +140,7 @@ def convert(
         layers.append(ConvertedLayer(names[0], kind, written, before, after, selection=selection))
         for name, new in zip(names, [replaced[key], *(nn.Identity() for _ in names[1:])], strict=True):
             model = put(model, name, new)
-    return model, Conversion(written, tuple(layers))
+    return repack(model), Conversion(written, tuple(layers))
 
 
 def units_of(model: nn.Module, config: object, where: Where | None = None) -> list[Unit]:
@@ -144,7 +151,11 @@ def units_of(model: nn.Module, config: object, where: Where | None = None) -> li
     """
     cell, owners = converter(config), _owners(model)
     found, untraced = _units(model, cell, config)
-    return [replace(unit, refusal=_refusal(unit, cell, owners, where, untraced)) for unit in found]
+    packed = _packed(model)
+    return [
+        replace(unit, refusal=packed.get(unit.names[0]) or _refusal(unit, cell, owners, where, untraced))
+        for unit in found
+    ]
 
 
 def select_layer(
@@ -213,6 +224,15 @@ def _refusal(
     return reason
 
 
+def _packed(model: nn.Module) -> dict[str, str]:
+    """Layers of attention that cannot be unpacked, with the reason."""
+    return {
+        f"{path}.{OUT}" if path else OUT: f"{refusal(one) or HOOKS} (MultiheadAttention)"
+        for path, one in model.named_modules(remove_duplicate=False)
+        if isinstance(one, nn.MultiheadAttention)
+    }
+
+
 def _unless_reached(model: nn.Module, units: Sequence[Unit], example: Any) -> list[Unit]:
     """The units, with a refusal for each whose first layer is not called as the example goes through the model."""
     names = [unit.names[0] for unit in units if unit.refusal is None]
@@ -275,7 +295,7 @@ def _kept(name: str, module: nn.Module, owners: Mapping[int, set[int]], where: W
         return "not selected"
     if any(len(owners[id(parameter)]) > 1 for parameter in module.parameters()):
         return "its weights are shared with another layer"
-    return "it has hooks, which a new layer would lose" if has_hooks(module) else None
+    return HOOKS if has_hooks(module) else None
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -302,12 +322,20 @@ def _numel(module: nn.Module) -> int:
 
 
 def put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
-    """The model with a layer at a path; the layer itself if the path is empty."""
+    """The model with a layer at a path; the layer itself if the path is empty. Attention that holds it is unpacked."""
     if not name:
         return layer
     path, _, last = name.rpartition(".")
+    if isinstance(model.get_submodule(path), nn.MultiheadAttention):
+        model = unpack(model, [name])
     parent = model.get_submodule(path)
     setattr(parent, last, layer)
-    if isinstance(parent, nn.TransformerEncoderLayer):
-        parent.activation_relu_or_gelu = 0  # no fast path: it computes with the weights of its layers itself
+    if isinstance(parent, UnpackedAttention):
+        parent.keep()
+    for length in range(name.count(".") + 1):
+        above = model.get_submodule(".".join(name.split(".")[:length]))
+        if isinstance(above, nn.TransformerEncoderLayer):
+            above.activation_relu_or_gelu = 0  # no fast path: it computes with the weights of its layers itself
+        if isinstance(above, nn.TransformerEncoder):
+            above.use_nested_tensor = False  # tensors that only the fast path takes
     return model

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import lamina
+from lamina.accelerate.attention import unpack
 from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation
 from lamina.errors import UsageError
 from lamina.pipeline.apply import PlanMismatch, applied, describe_type, mismatches
@@ -45,6 +46,22 @@ def test_it_is_the_conversion_by_hand() -> None:
     by_plan = quiet(net(), plan_of(net(), {"0": METHOD}))
     assert torch.equal(by_plan(x), by_hand(x))
     assert by_plan.state_dict().keys() == by_hand.state_dict().keys()
+
+
+def test_projections_of_attention_are_layers_of_a_plan() -> None:
+    def encoder() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), nn.Linear(8, 4))
+
+    names, x = ("0.self_attn.in_proj", "0.linear1"), torch.randn(3, 5, 8)
+    by_hand, record = lamina.convert(encoder(), lamina.Circulant(4, impl="reference"), lambda name, _: name in names)
+    plan = plan_of(unpack(encoder()), dict.fromkeys(names, METHOD))
+    by_plan = quiet(encoder(), plan)
+    assert len(record.replaced) == 2
+    assert torch.equal(by_plan(x), by_hand(x))
+    assert by_plan.state_dict().keys() == by_hand.state_dict().keys()
+    packed = encoder()
+    assert not mismatches(packed, plan) and isinstance(packed.get_submodule("0.self_attn"), nn.MultiheadAttention)
 
 
 @pytest.mark.parametrize("method", ["dense", "compressed-activations"])

@@ -112,6 +112,18 @@ def test_a_layer_under_two_names_may_be_replaced_under_one(tmp_path: Path, repla
     assert [type(loaded[i]) is nn.Linear for i in (0, 2)] == [name not in replaced for name in "02"]
 
 
+@pytest.mark.parametrize("config", [Eliminated(keep=0.5), WeightOnly("e3m4"), lamina.Circulant(4)])
+def test_projections_of_attention(tmp_path: Path, config: Any) -> None:
+    dense, x = nn.Transformer(8, 2, 1, 1, 16, 0.0, batch_first=True).eval(), torch.randn(3, 5, 8)
+    chosen = ("encoder.layers.0.self_attn.in_proj", "decoder.layers.0.multihead_attn.k_proj")
+    model, record = convert(copy.deepcopy(dense), config, lambda name, _: name in chosen)
+    methods = {one.layer: (one.method, ()) for one in record.replaced}
+    save(tmp_path, model, dense, Origin("mine", None, None), "fp32", {}, methods)
+    loaded: Any = lamina.load(tmp_path, copy.deepcopy(dense))
+    assert len(methods) == 2 and torch.equal(loaded(x, x), model(x, x))
+    assert isinstance(loaded.decoder.layers[0].self_attn, nn.MultiheadAttention)
+
+
 def test_relus_that_layers_compute_need_no_recipe(tmp_path: Path) -> None:
     dense = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
     model, _ = lamina.convert(copy.deepcopy(dense), lamina.Circulant(4), lambda name, _: name != "3")

@@ -44,3 +44,15 @@ def test_layers_that_pruned_readers_leave_too_few_outputs_stay_dense() -> None:
     assert plans.make(kept)[2].out_channels == 8
     other = {"2": "circulant[block_size=16]", "4": pruned.replace(",fold=true", "")}
     assert plans.possible(other) is other
+
+
+def test_attention_without_a_choice_stays_as_it_is() -> None:
+    net = nn.Sequential(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True))
+    none: Any = None
+    subject: Any = SimpleNamespace(training=False, start=lambda settings: net)
+    plans = Plans(subject, none, 1, none, none, none, none, none)
+    for choice, packed in (({"0.linear1": "weight-only"}, True), ({"0.self_attn.out_proj": "weight-only"}, False)):
+        layer: Any = plans.make(choice)[0]
+        assert isinstance(layer.self_attn, nn.MultiheadAttention) == packed
+    assert isinstance(net[0].self_attn, nn.MultiheadAttention)
+    assert isinstance(plans.dense.get_submodule("0.self_attn.in_proj"), nn.Linear)

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from torch.jit import ScriptModule
 
 from lamina import accelerate, build
+from lamina.accelerate.attention import unpack, unpacked_like
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation
 from lamina.accelerate.methods.elimination.convert import ELIMINATED
@@ -19,6 +20,7 @@ from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.accelerate.registry import known_options
+from lamina.accelerate.select.whole import twin
 from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Method
 
@@ -79,7 +81,7 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
     Raises:
         UsageError: recipes do not support the type of a layer.
     """
-    before = dict(dense.named_modules(remove_duplicate=False))
+    before = dict(unpacked_like(twin(dense), model).named_modules(remove_duplicate=False))
     found: dict[str, LayerRecipe] = {}
     first: dict[int, str] = {}
     merged = {other for _, others in methods.values() for other in others}
@@ -156,6 +158,7 @@ def rebuild(model: nn.Module, layers: Mapping[str, LayerRecipe], tensors: Mappin
     Raises:
         UsageError: the network has no such layer, or a recipe cannot be built.
     """
+    model = unpack(model, layers)
     known = dict(model.named_modules(remove_duplicate=False))
     for name, recipe in layers.items():
         if not name or name not in known:
