@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import lamina
-from lamina.accelerate.attention import UnpackedAttention, repack, unpack, unpacked_like
+from lamina.accelerate.attention import UnpackedAttention
+from lamina.accelerate.stand_ins import STANDS_FOR, restore, standardize
 
 N, L, S, E = 3, 4, 5, 8
 CIRCULANT = lamina.Circulant(block_size=4)
@@ -62,7 +63,7 @@ def test_it_computes_what_the_packed_module_does(batch_first: bool, batched: boo
                 hidden[0, -1] = True
                 asked["key_padding_mask"] = hidden if batched else hidden[0]
             y, expected = packed(*args, **asked, average_attn_weights=averaged)
-            ours: Any = unpack(packed)
+            ours: Any = standardize(packed)
             y_ours, got = ours(*args, **asked, average_attn_weights=averaged)
             torch.testing.assert_close(y_ours, y)
             assert type(got) is type(expected)
@@ -72,18 +73,18 @@ def test_it_computes_what_the_packed_module_does(batch_first: bool, batched: boo
 
 def test_gradients_reach_the_parameters_of_the_packed_module() -> None:
     packed, x = attention(), torch.randn(N, L, E)
-    ours = unpack(packed)
+    ours = standardize(packed)
     ours(x, x, x)[0].square().sum().backward()
     found = [one.grad for one in packed.parameters()]
     packed.zero_grad(set_to_none=True)
-    repack(ours)(x, x, x)[0].square().sum().backward()
+    restore(ours)(x, x, x)[0].square().sum().backward()
     for one, expected in zip(found, packed.parameters(), strict=True):
         torch.testing.assert_close(one, expected.grad)
 
 
 def test_causal_attention_without_a_mask_is_refused_as_by_pytorch() -> None:
     x = torch.randn(N, L, E)
-    for one in (attention(), unpack(attention())):
+    for one in (attention(), standardize(attention())):
         with pytest.raises(RuntimeError, match="Need attn_mask"):
             one(x, x, x, is_causal=True)
 
@@ -91,8 +92,8 @@ def test_causal_attention_without_a_mask_is_refused_as_by_pytorch() -> None:
 def test_what_is_not_converted_is_packed_again() -> None:
     model = nn.TransformerEncoderLayer(E, 2, 16, batch_first=True)
     before = dict(model.named_modules())
-    assert isinstance(unpack(model).get_submodule("self_attn"), UnpackedAttention)
-    assert dict(repack(model).named_modules()) == before
+    assert isinstance(standardize(model).get_submodule("self_attn"), UnpackedAttention)
+    assert dict(restore(model).named_modules()) == before
     lamina.convert(model, CIRCULANT, lambda name, _: name == "linear1")
     assert model.self_attn is before["self_attn"]
 
@@ -100,7 +101,7 @@ def test_what_is_not_converted_is_packed_again() -> None:
 def test_a_converted_projection_keeps_no_dense_weight_in_memory() -> None:
     model, _ = lamina.convert(nn.Sequential(attention()), CIRCULANT, lambda name, _: name == "0.in_proj")
     ours: Any = model[0]
-    assert ours.packed == () and repack(model)[0] is ours
+    assert getattr(ours, STANDS_FOR) == () and restore(model)[0] is ours
 
 
 @pytest.mark.parametrize("config", [CIRCULANT, lamina.Eliminated(keep=0.5), lamina.WeightOnly()])
@@ -164,19 +165,6 @@ def test_attention_that_is_not_called_stays() -> None:
     model, record = lamina.convert(ByItsWeights(), CIRCULANT, example=x)
     assert [one.layer for one in record.replaced] == ["head"]
     assert type(model.attn) is nn.MultiheadAttention and model(x).shape == x.shape
-
-
-def test_one_module_at_two_places_stays_one() -> None:
-    one = attention()
-    model = nn.ModuleList([one, one])
-    unpack(model)
-    assert model[0] is model[1] and isinstance(model[0], UnpackedAttention)
-
-
-def test_a_network_is_unpacked_where_another_is() -> None:
-    model, _ = lamina.convert(nn.Sequential(attention(), attention()), CIRCULANT, lambda name, _: name == "1.in_proj")
-    other = unpacked_like(nn.Sequential(attention(), attention()), model)
-    assert [type(one).__name__ for one in other] == ["MultiheadAttention", "UnpackedAttention"]
 
 
 def test_it_compiles_without_a_graph_break_and_exports() -> None:

@@ -1,12 +1,14 @@
 """train: learns, records, and resumes to the very same weights."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from lamina import pipeline
+from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
 from lamina.build import Target, from_external
 from lamina.build.inputs import Made
 from lamina.build.models.external import External
@@ -128,7 +130,7 @@ def test_inputs_that_a_function_makes_train_the_network(store: Store) -> None:
     assert store.runs()[0].remarks == (NO_SCORES,)
 
 
-def test_attention_keeps_the_projection_that_it_computes_itself(store: Store, data: str) -> None:
+def test_attention_trains_with_converted_projections(store: Store, data: str) -> None:
     class Attending(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -143,7 +145,8 @@ def test_attention_keeps_the_projection_that_it_computes_itself(store: Store, da
     target = Target("attending", (Input(shape=(1, 28, 28)),), lambda classes: Attending())
     settings = SETTINGS.model_copy(update={"epochs": 1})
     trained = pipeline.train(target, data, settings, store, impl=Method.parse("circulant[block_size=4]"))
-    assert isinstance(trained.attention.out_proj, nn.Linear) and not isinstance(trained.head, nn.Linear)
+    layers: Any = trained.attention.in_proj, trained.attention.out_proj, trained.head
+    assert all(isinstance(layer, BlockCirculantLinear) for layer in layers)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])

@@ -1,13 +1,12 @@
 """`torch.nn.MultiheadAttention` with its projections as layers, which methods can replace.
 
-PyTorch's module holds the weights of its projections and computes with them itself. Unpacked, it calls layers:
+PyTorch's module holds the weights of its projections and computes with them itself. `UnpackedAttention` calls layers:
 ``in_proj``, which projects queries, keys and values at once, or ``q_proj``, ``k_proj`` and ``v_proj`` where these
 differ in size or read a decoder's memory; and ``out_proj``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ class UnpackedAttention(nn.Module):
     the module that it is made of, but for those of separate projections that one parameter holds.
 
     Args:
-        attention: as `refusal` accepts it.
+        attention: of which `refusal` says nothing.
         joint: whether one layer projects queries, keys and values.
     """
 
@@ -46,20 +45,14 @@ class UnpackedAttention(nn.Module):
         self.joint = joint
         bias = attention.in_proj_bias
         if joint:
-            setattr(self, JOINT, _linear(attention.in_proj_weight, bias))
+            setattr(self, JOINT, linear_of(attention.in_proj_weight, bias))
         else:
             weights = _separate(attention)
             biases = (None,) * 3 if bias is None else map(_parameter, bias.chunk(3))
             for name, weight, one in zip(SEPARATE, weights, biases, strict=True):
-                setattr(self, name, _linear(weight, one))
-        setattr(self, OUT, _linear(attention.out_proj.weight, attention.out_proj.bias))
-        self.packed: tuple[nn.Module, ...] = (attention,)  # in a tuple, so that it is no module of this one
-        self.made = tuple(self.children())
+                setattr(self, name, linear_of(weight, one))
+        setattr(self, OUT, linear_of(attention.out_proj.weight, attention.out_proj.bias))
         self.train(attention.training)
-
-    def keep(self) -> None:
-        """Never pack again: forget the module that it is made of, whose weights would stay in memory."""
-        self.packed = self.made = ()
 
     @property
     def in_proj_weight(self) -> Any:
@@ -137,58 +130,24 @@ def refusal(attention: nn.MultiheadAttention) -> str | None:
     return None
 
 
-def unpack(
-    model: nn.Module, names: Collection[str] | None = None, leave: Callable[[nn.Module], bool] = lambda _: False
-) -> nn.Module:
-    """Unpack the attention of a model, in place unless the model itself is one.
-
-    Args:
-        model: each `torch.nn.MultiheadAttention` in it is replaced, if `refusal` gives no reason against it.
-        names: paths of projections whose attention is unpacked, such as ``layers.0.self_attn.in_proj``; by default all.
-        leave: whether to leave one as it is because of this module of it.
-    """
-    made: dict[int, UnpackedAttention] = {}
-    wanted = None if names is None else {name.rpartition(".")[0] for name in names if _is_projection(name)}
-    for path, one in list(model.named_modules(remove_duplicate=False)):
-        if not isinstance(one, nn.MultiheadAttention) or refusal(one) is not None or any(map(leave, one.modules())):
-            continue
-        if wanted is None or path in wanted:
-            if id(one) not in made:
-                made[id(one)] = UnpackedAttention(one, one._qkv_same_embed_dim and not _reads_memory(model, path))
-            model = _replaced(model, path, made[id(one)])
-    return model
-
-
-def repack(model: nn.Module) -> nn.Module:
-    """Put back, in place, the attention whose layers are all those that `unpack` made."""
-    for path, one in list(model.named_modules(remove_duplicate=False)):
-        if isinstance(one, UnpackedAttention) and tuple(one.children()) == one.made:
-            model = _replaced(model, path, one.packed[0])
-    return model
-
-
-def unpacked_like(model: nn.Module, other: nn.Module) -> nn.Module:
-    """Unpack, in place, the attention of a model that is unpacked in another of the same structure."""
-    paths = [path for path, one in other.named_modules(remove_duplicate=False) if isinstance(one, UnpackedAttention)]
-    return unpack(model, [f"{path}.{OUT}" if path else OUT for path in paths])
-
-
-def _replaced(model: nn.Module, path: str, layer: nn.Module) -> nn.Module:
-    if not path:
-        return layer
-    parent, _, last = path.rpartition(".")
-    setattr(model.get_submodule(parent), last, layer)
-    return model
-
-
-def _is_projection(name: str) -> bool:
+def is_projection(name: str) -> bool:
+    """Whether a layer has the name of a projection."""
     return name.rpartition(".")[2] in (JOINT, *SEPARATE, OUT)
 
 
-def _reads_memory(model: nn.Module, path: str) -> bool:
+def reads_memory(model: nn.Module, path: str) -> bool:
     """Whether attention reads the memory of a decoder, for its keys and values, but not for its queries."""
     parent, _, name = path.rpartition(".")
     return name == "multihead_attn" and isinstance(model.get_submodule(parent), nn.TransformerDecoderLayer)
+
+
+def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer of parameters that are there."""
+    with torch.device("meta"):
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
+    layer.weight = weight
+    layer.bias = bias  # type: ignore[assignment]
+    return layer
 
 
 def _separate(attention: nn.MultiheadAttention) -> tuple[nn.Parameter, ...]:
@@ -200,15 +159,6 @@ def _separate(attention: nn.MultiheadAttention) -> tuple[nn.Parameter, ...]:
 
 def _parameter(part: Tensor) -> nn.Parameter:
     return nn.Parameter(part.detach().clone(), part.requires_grad)
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer of parameters that are there."""
-    with torch.device("meta"):
-        layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
-    layer.weight = weight
-    layer.bias = bias  # type: ignore[assignment]
-    return layer
 
 
 def _merged(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor, length: int) -> Tensor | None:

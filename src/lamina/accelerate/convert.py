@@ -22,12 +22,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from lamina.accelerate.attention import OUT, UnpackedAttention, refusal, repack, unpack
+from lamina.accelerate.attention import OUT, UnpackedAttention, refusal
 from lamina.accelerate.common.chains import Chain, Link, chains
 from lamina.accelerate.common.traced import trace
 from lamina.accelerate.registry import candidates_of, converter, method_of, predictions_of
 from lamina.accelerate.select import DENSE, LayerCall, Selector, observe, stored
 from lamina.accelerate.select.cost import CostModel
+from lamina.accelerate.stand_ins import STANDS_FOR, placed, restore, standardize
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
 
@@ -74,8 +75,9 @@ def convert(
 ) -> tuple[nn.Module, Conversion]:
     """Replace layers in place, under their own names.
 
-    The projections of a `torch.nn.MultiheadAttention` are layers as well: ``in_proj``, or ``q_proj``, ``k_proj`` and
-    ``v_proj``, and ``out_proj``. One of which any is replaced becomes an `UnpackedAttention`.
+    Modules that compute what a layer of `torch.nn` does count as that layer, see `standardize`. The projections of a
+    `torch.nn.MultiheadAttention` are layers too: ``in_proj``, or ``q_proj``, ``k_proj`` and ``v_proj``, and
+    ``out_proj``.
 
     Args:
         model: changed in place, unless it is itself a layer that is replaced.
@@ -96,7 +98,7 @@ def convert(
     """
     cell = converter(config)
     written = str(method_of(config))
-    model = unpack(model, leave=has_hooks)
+    model = standard(model)
     units = units_of(model, config, where)
     calls: dict[str, LayerCall] = {}
     if selector is not None:
@@ -140,7 +142,17 @@ def convert(
         layers.append(ConvertedLayer(names[0], kind, written, before, after, selection=selection))
         for name, new in zip(names, [replaced[key], *(nn.Identity() for _ in names[1:])], strict=True):
             model = put(model, name, new)
-    return repack(model), Conversion(written, tuple(layers))
+    record = Conversion(written, tuple(layers))
+    return restore(model, activations=not record.replaced), record
+
+
+def standard(model: nn.Module) -> nn.Module:
+    """The model with stand-ins for modules that compute what layers of `torch.nn` do, in place.
+
+    Modules with hooks and those that share weights with others stay.
+    """
+    owners = _owners(model)
+    return standardize(model, leave=lambda module: has_hooks(module) or _shares(module, owners))
 
 
 def units_of(model: nn.Module, config: object, where: Where | None = None) -> list[Unit]:
@@ -293,9 +305,14 @@ def _kept(name: str, module: nn.Module, owners: Mapping[int, set[int]], where: W
     """Why a layer stays whatever the method is."""
     if where is not None and not where(name, module):
         return "not selected"
-    if any(len(owners[id(parameter)]) > 1 for parameter in module.parameters()):
+    if _shares(module, owners):
         return "its weights are shared with another layer"
     return HOOKS if has_hooks(module) else None
+
+
+def _shares(module: nn.Module, owners: Mapping[int, set[int]]) -> bool:
+    """Whether a parameter of a module is another's too."""
+    return any(len(owners[id(parameter)]) > 1 for parameter in module.parameters())
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -325,17 +342,15 @@ def put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     """The model with a layer at a path; the layer itself if the path is empty. Attention that holds it is unpacked."""
     if not name:
         return layer
-    path, _, last = name.rpartition(".")
+    path = name.rpartition(".")[0]
     if isinstance(model.get_submodule(path), nn.MultiheadAttention):
-        model = unpack(model, [name])
-    parent = model.get_submodule(path)
-    setattr(parent, last, layer)
-    if isinstance(parent, UnpackedAttention):
-        parent.keep()
+        model = standardize(model, [name])
+    if isinstance(parent := model.get_submodule(path), UnpackedAttention):
+        setattr(parent, STANDS_FOR, ())  # for good: the weights that are replaced would stay in memory
     for length in range(name.count(".") + 1):
         above = model.get_submodule(".".join(name.split(".")[:length]))
         if isinstance(above, nn.TransformerEncoderLayer):
             above.activation_relu_or_gelu = 0  # no fast path: it computes with the weights of its layers itself
         if isinstance(above, nn.TransformerEncoder):
             above.use_nested_tensor = False  # tensors that only the fast path takes
-    return model
+    return placed(model, name, layer)

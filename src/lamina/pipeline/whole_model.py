@@ -12,11 +12,12 @@ from typing import Any
 
 from torch import nn
 
-from lamina.accelerate.convert import Where, put
+from lamina.accelerate.convert import Where, put, standard
 from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.select import Selector
 from lamina.accelerate.select.selection import DENSE
 from lamina.accelerate.select.whole import select_whole
+from lamina.accelerate.stand_ins import restore
 from lamina.record import Conversion, ConvertedLayer, Selection
 
 FEWER = 2
@@ -58,10 +59,11 @@ def faster_whole(
     for count in filter(None, counts):
         kept = [layer for group in ranked[:count] for layer in group]
         if wholes:
-            model = restored(before, dense)
+            model = standard(restored(before, dense))
             for layer in kept:
                 model = put(model, layer.layer, new[layer.layer])
             fuse_activations(model, where)
+            model = restore(model, activations=False)
         what = "; ".join(f"{layer.layer} {layer.method}" for layer in record.replaced if layer in kept)
         wholes.append(select_whole(dense, model, example, what, chosen))
         if wholes[-1].impl != DENSE:

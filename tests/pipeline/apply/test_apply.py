@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import lamina
-from lamina.accelerate.attention import unpack
 from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation
+from lamina.accelerate.stand_ins import standardize
 from lamina.errors import UsageError
 from lamina.pipeline.apply import PlanMismatch, applied, describe_type, mismatches
 from lamina.spec.plan import Plan, PlannedLayer, Run
@@ -55,7 +55,7 @@ def test_projections_of_attention_are_layers_of_a_plan() -> None:
 
     names, x = ("0.self_attn.in_proj", "0.linear1"), torch.randn(3, 5, 8)
     by_hand, record = lamina.convert(encoder(), lamina.Circulant(4, impl="reference"), lambda name, _: name in names)
-    plan = plan_of(unpack(encoder()), dict.fromkeys(names, METHOD))
+    plan = plan_of(standardize(encoder()), dict.fromkeys(names, METHOD))
     by_plan = quiet(encoder(), plan)
     assert len(record.replaced) == 2
     assert torch.equal(by_plan(x), by_hand(x))

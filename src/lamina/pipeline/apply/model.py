@@ -14,9 +14,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from lamina import accelerate, build, measure
-from lamina.accelerate.attention import unpack
 from lamina.accelerate.common.batchnorm import fold_batchnorm
-from lamina.accelerate.convert import put
+from lamina.accelerate.convert import put, standard
 from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.methods.circulant.nn import allow_fallback
 from lamina.accelerate.methods.elimination.convert import unfitted
@@ -195,7 +194,7 @@ def fold(model: nn.Module) -> str | None:
 
 def mismatches(model: nn.Module, plan: Plan) -> dict[str, str]:
     """Why layers of a plan do not fit a model, by name; those that stay dense fit any."""
-    modules = dict(unpack(twin(model)).named_modules(remove_duplicate=False))
+    modules = dict(standard(twin(model)).named_modules(remove_duplicate=False))
     found: dict[str, str] = {}
     for one in plan.layers:
         if one.method == "dense":

@@ -11,8 +11,7 @@ from torch import Tensor, fx, nn
 from torch.jit import ScriptModule
 
 from lamina import accelerate, build
-from lamina.accelerate.attention import unpack, unpacked_like
-from lamina.accelerate.convert import put
+from lamina.accelerate.convert import put, standard
 from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation
 from lamina.accelerate.methods.elimination.convert import ELIMINATED
 from lamina.accelerate.methods.elimination.indexed import Indexed
@@ -21,6 +20,7 @@ from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.accelerate.registry import known_options
 from lamina.accelerate.select.whole import twin
+from lamina.accelerate.stand_ins import standardize
 from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Method
 
@@ -81,7 +81,8 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
     Raises:
         UsageError: recipes do not support the type of a layer.
     """
-    before = dict(unpacked_like(twin(dense), model).named_modules(remove_duplicate=False))
+    own = dict(dense.named_modules(remove_duplicate=False))
+    before = own | dict(standard(twin(dense)).named_modules(remove_duplicate=False))
     found: dict[str, LayerRecipe] = {}
     first: dict[int, str] = {}
     merged = {other for _, others in methods.values() for other in others}
@@ -99,7 +100,8 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
             continue
         if name not in before:
             raise UsageError(f"{name}: expected the modules of the dense network, got an additional one")
-        same = type(module) is type(before[name]) or (isinstance(module, _COPIED) and isinstance(before[name], _COPIED))
+        same = type(module) in (type(before[name]), type(own.get(name)))
+        same |= isinstance(module, _COPIED) and isinstance(before[name], _COPIED)
         same |= not name and isinstance(module, type(before[name]))  # of a class that a plan derived from the network's
         if same and (type(module) not in SIZES or _arguments(module) == _arguments(before[name])):
             continue
@@ -158,7 +160,7 @@ def rebuild(model: nn.Module, layers: Mapping[str, LayerRecipe], tensors: Mappin
     Raises:
         UsageError: the network has no such layer, or a recipe cannot be built.
     """
-    model = unpack(model, layers)
+    model = standardize(model, layers)
     known = dict(model.named_modules(remove_duplicate=False))
     for name, recipe in layers.items():
         if not name or name not in known:
@@ -166,8 +168,7 @@ def rebuild(model: nn.Module, layers: Mapping[str, LayerRecipe], tensors: Mappin
                 f"the recipe's layer {name!r} is not in the network: is it another network's recipe? A network that "
                 "adds layers in its first call must have been called once"
             )
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, _built(name, recipe, tensors, file))
+        model = put(model, name, _built(name, recipe, tensors, file))
     for name, recipe in layers.items():
         if recipe.method is not None:
             model = _converted(model, name, recipe)

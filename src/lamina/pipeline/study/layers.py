@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from lamina.accelerate.attention import unpack
+from lamina.accelerate.convert import standard
 from lamina.accelerate.select import DENSE
 from lamina.pipeline.convert import selector
 from lamina.pipeline.study.ahead import compile_kernels
@@ -93,7 +93,7 @@ def try_layers(context: Context, settings: Settings) -> Layers:
         DeviceLostError: a candidate made the GPU unusable.
     """
     subject, found = context.subject, Layers()
-    model = unpack(subject.at(subject.start(settings), settings))
+    model = standard(subject.at(subject.start(settings), settings))
     chosen = selector(subject.device, subject.layer_mode(settings), subject.training, context.cache)
     chosen.max_tiles = TILES
     with subject.context(settings):

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from lamina import accelerate, build, run
-from lamina.accelerate.attention import repack, unpack
-from lamina.accelerate.convert import put
+from lamina.accelerate.convert import put, standard
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.registry import converter, known_options
 from lamina.accelerate.select.whole import twin
+from lamina.accelerate.stand_ins import restore
 from lamina.accelerate.training.compressed_activations import compressed
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.deft.agreement import agreement
@@ -73,8 +73,8 @@ class Plans:
 
     @property
     def dense(self) -> nn.Module:
-        """The float32 network that choices begin with, with attention as layers."""
-        return unpack(twin(self.subject.start(self.settings)))
+        """The float32 network that choices begin with, with stand-ins for what no method knows."""
+        return standard(twin(self.subject.start(self.settings)))
 
     @property
     def metric(self) -> Metric:
@@ -102,7 +102,7 @@ class Plans:
                 rest[layer] = impl
         if any(FOLDED in impl for impl in choice.values()):
             model, _ = folded(model)
-        return repack(self._placed(model, rest))
+        return restore(self._placed(model, rest), activations=not choice)
 
     def possible(self, choice: Choice) -> Choice:
         """The choice without layers whose implementation does not fit them beside it.

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lamina import build
-from lamina.accelerate.attention import unpack
+from lamina.accelerate.convert import standard
 from lamina.accelerate.select.whole import twin
 from lamina.build import Target
 from lamina.pipeline.apply import describe_type
@@ -113,7 +113,7 @@ def _weighted(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Leaves with a weight matrix, by name."""
     return [
         (name, module)
-        for name, module in unpack(twin(model)).named_modules()
+        for name, module in standard(twin(model)).named_modules()
         if not any(True for _ in module.children()) and any(one.dim() > 1 for one in module.parameters())
     ]
 
