@@ -176,3 +176,22 @@ def test_it_compiles_without_a_graph_break_and_exports() -> None:
         compiled = torch.compile(model.train(training), fullgraph=True, backend="eager")
         torch.testing.assert_close(compiled(x), expected)
     torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_converted_encoder_trains_in_a_graph_on_a_gpu(dtype: torch.dtype | None) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(256, 4, 512, 0.0, batch_first=True)
+    model, record = lamina.convert(nn.TransformerEncoder(layer, 2), lamina.Circulant(64))
+    assert len(record.replaced) == 8
+    x = torch.randn(32, 64, 256)
+    expected = copy.deepcopy(model).double()(x.double())
+    model, x = model.cuda(), x.cuda()
+    with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+        error = (model(x).double().cpu() - expected).norm() / expected.norm()
+    assert error < (1e-2 if dtype else 1e-5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    step = lamina.graphed_step(model, lambda y, target: (y.float() - target).square().mean(), optimizer, autocast=dtype)
+    losses = [step(x, torch.zeros_like(x)).item() for _ in range(5)]
+    assert losses == sorted(losses, reverse=True)

@@ -165,9 +165,9 @@ def _merged(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor
     """What is added to the scores ``(N, heads, L, S)``: masks are added, or where they are true, minus infinity is."""
     masks = []
     if attn_mask is not None:
-        masks.append(attn_mask.view(-1, q.shape[1], *attn_mask.shape[1:]) if attn_mask.dim() == 3 else attn_mask)
+        masks.append(attn_mask.reshape(-1, q.shape[1], *attn_mask.shape[1:]) if attn_mask.dim() == 3 else attn_mask)
     if key_padding_mask is not None:
-        masks.append(key_padding_mask.view(-1, 1, 1, length))
+        masks.append(key_padding_mask.reshape(-1, 1, 1, length))
     merged = None
     for mask in masks:
         hides = mask.dtype == torch.bool

@@ -126,7 +126,7 @@ def _of_base(module: nn.Module) -> nn.Module | None:
     own = type(module)
     if base is None or own is base or any(True for _ in module.children()):  # such as parametrizations
         return None
-    computing = ("forward", "_conv_forward", "__call__", "__getattr__", "weight", "bias")
+    computing = ("forward", "_conv_forward", "__call__", "__getattr__", "__getattribute__", "weight", "bias")
     if any(getattr(own, name, None) is not getattr(base, name, None) for name in computing):
         return None
     values = dict(module.named_parameters()) | dict(module.named_buffers())
