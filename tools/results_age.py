@@ -79,6 +79,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "what_if": ("pipeline/what_if", "run"),
     "whole_steps": (*WHOLE, *LAYERS),
     "whole_steps_lstm": (*WHOLE, *CIRCULANT),
+    "whole_steps_vit_b_16": ("accelerate/attention.py", "accelerate/stand_ins.py", *WHOLE, *LAYERS),
 }
 """By the beginning of a file's name, the longest first, the code under ``src/lamina`` that it measures."""
 
