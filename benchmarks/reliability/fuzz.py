@@ -50,7 +50,7 @@ def main() -> None:
         "crashes": sum(bool(row["crashes"]) for row in rows),
         "peak MiB": max(row["peak_rss_mib"] or 0 for row in rows),
     }
-    print(results.write(CLAIM, "cpu", rows, total, args, command=f"reliability.fuzz --runs {args.runs}"))
+    print(results.write(CLAIM, "cpu", rows, total, args, command=f"reliability.fuzz --runs {args.runs} --seconds {args.seconds}"))
 
 
 def _arguments() -> argparse.Namespace:
