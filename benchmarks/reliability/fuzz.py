@@ -50,7 +50,8 @@ def main() -> None:
         "crashes": sum(bool(row["crashes"]) for row in rows),
         "peak MiB": max(row["peak_rss_mib"] or 0 for row in rows),
     }
-    print(results.write(CLAIM, "cpu", rows, total, args, command=f"reliability.fuzz --runs {args.runs} --seconds {args.seconds}"))
+    command = f"reliability.fuzz --runs {args.runs} --seconds {args.seconds}"
+    print(results.write(CLAIM, "cpu", rows, total, args, command=command))
 
 
 def _arguments() -> argparse.Namespace:
