@@ -41,14 +41,28 @@ class TorchvisionViT(Network):
         return torch.randn(self.batch, 3, 224, 224, device=device)
 
 
+class TransformersGPT2(Network):
+    """GPT-2 as Transformers writes it, on 512 tokens: its linear layers are of a class of their own."""
+
+    def build(self) -> nn.Module:
+        target, _ = pipeline.find("transformers:GPT2LMHeadModel")
+        model: Any = target.make(None)
+        model.config.use_cache = False
+        return model  # type: ignore[no-any-return]
+
+    def example(self, device: torch.device) -> Tensor:
+        return torch.randint(50257, (self.batch, 512), device=device)
+
+
 ALL: tuple[Network, ...] = (
     Mlp("mlp", 2048),
     *NETWORKS,
     Network("resnet18", 64),
     Network("tdnn", 128),
     TorchvisionViT("vit_b_16", 32),
+    TransformersGPT2("gpt2", 4),
 )
-LONGEST = ("resnet50", "vit_base", "vit_b_16", "vgg16", "resnet18", "tdnn")
+LONGEST = ("resnet50", "gpt2", "vit_base", "vit_b_16", "vgg16", "resnet18", "tdnn")
 """Networks that take long to compile: they begin first."""
 SMOKE = (Network("lenet5", 4), Network("tdnn", 2, (("width", 64),)))
 

@@ -226,7 +226,7 @@ def test_a_mode_that_fails_leaves_the_others(
 def test_the_networks_take_their_examples() -> None:
     assert [(one.name, one.batch) for one in ALL] == [
         ("mlp", 2048), ("alexnet", 128), ("vgg16", 64), ("resnet50", 64), ("vit_base", 32), ("gpt2_block", 8),
-        ("lstm", 64), ("resnet18", 64), ("tdnn", 128), ("vit_b_16", 32),
+        ("lstm", 64), ("resnet18", 64), ("tdnn", 128), ("vit_b_16", 32), ("gpt2", 4),
     ]  # fmt: skip
     assert ALL[0].build()(torch.randn(2, 1024)).shape == (2, 1024)
     lstm = next(one for one in ALL if one.name == "lstm").build().lstm
