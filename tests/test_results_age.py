@@ -51,6 +51,15 @@ def test_the_page_lists_every_file() -> None:
     assert "| one.json | 2026-01-02 | `c0ffee0c0ffe` | 2 |" in TOOL["page"]([age])
 
 
+def test_shared_modules_count_that_the_measured_ones_import() -> None:
+    common = "src/lamina/accelerate/common"
+    shared = tuple(f"src/lamina/{one}/" for one in TOOL["KERNELS"])
+    lists = (TOOL["measured"](name) for name in ("circulant_a", "fission_weights_a"))
+    circulant, fission = (TOOL["imported"](paths, shared) for paths in lists)
+    assert f"{common}/activations.py" in circulant - fission
+    assert {f"{common}/__init__.py", f"{common}/operands.py", "src/lamina/accelerate/runtime/launch.py"} <= fission
+
+
 def test_where_masks_are_from_makes_no_result_old(monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = {}
     for blob, bits, about in (("1", [1, 2], "here"), ("2", [1, 2], "there"), ("3", [1, 3], "here")):

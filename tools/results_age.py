@@ -14,7 +14,7 @@ import ast
 import json
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -81,7 +81,10 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "whole_steps_lstm": (*WHOLE, *CIRCULANT),
     "whole_steps_vit_b_16": ("accelerate/attention.py", "accelerate/stand_ins.py", *WHOLE, *LAYERS),
 }
-"""By the beginning of a file's name, the longest first, the code under ``src/lamina`` that it measures."""
+"""By the beginning of a file's name, the longest first, the code under ``src/lamina`` that it measures.
+
+Of the modules in `KERNELS`, which methods share, those count that the others import.
+"""
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,38 @@ def changed(commit: str, paths: tuple[str, ...]) -> tuple[str, ...]:
         _, _, before, after, _ = about.split()
         if code(before, path) != code(after, path):
             found.append(path)
-    return tuple(found)
+    shared = tuple(f"src/lamina/{one}/" for one in KERNELS)
+    if not any(path.startswith(shared) for path in found):
+        return tuple(found)
+    used = imported(paths, shared)
+    return tuple(path for path in found if not path.startswith(shared) or not path.endswith(".py") or path in used)
+
+
+@cache
+def imported(paths: tuple[str, ...], shared: tuple[str, ...]) -> set[str]:
+    """The shared modules that modules under paths import, in turn too, today."""
+    listed = git("ls-files", "--", *paths).splitlines()
+    waiting = [path for path in listed if path.endswith(".py") and not path.startswith(shared)]
+    found: set[str] = set()
+    while waiting:
+        for name in modules(ROOT / waiting.pop()):
+            words = name.split(".")
+            packages = ("/".join([*words[:count], "__init__"]) for count in range(1, len(words) + 1))
+            for path in (f"src/{one}.py" for one in ("/".join(words), *packages)):
+                if path.startswith(shared) and path not in found and (ROOT / path).exists():
+                    found.add(path)
+                    waiting.append(path)
+    return found
+
+
+def modules(path: Path) -> Iterator[str]:
+    """The names that a module imports: of modules, and of what it takes out of them, which may be modules too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{one.name}" for one in node.names)
 
 
 @cache
