@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import lamina
 from lamina.accelerate.stand_ins import ACTIVATIONS, restore, standardize
 from lamina.errors import UsageError
 from lamina.pipeline.deft.recipe_files import Origin, save
+from lamina.record import Selection
 
 CIRCULANT = lamina.Circulant(block_size=4)
 
@@ -158,11 +160,20 @@ def test_a_saved_network_loads(tmp_path: Any, config: Any) -> None:
     assert type(loaded[0].c_fc) is Conv1D and len(methods) == 2
 
 
-def test_a_selection_keeps_the_networks_own_modules_where_nothing_is_faster() -> None:
-    model, x = nn.Sequential(GptMlp()), torch.randn(2, 8)
+def test_a_selection_keeps_the_networks_own_modules_where_nothing_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["lamina.accelerate.convert"]
+    monkeypatch.setattr(module, "select_layer", lambda dense, *_: (Selection("dense", "slower", {}, "eager"), dense))
+    model = nn.Sequential(GptMlp())
     before = dict(model.named_modules())
-    model, record = lamina.convert(model, CIRCULANT, example=x, select="measure", limit_s=0.0)
-    if not record.replaced:
-        assert dict(model.named_modules()) == before
-    with pytest.raises(UsageError, match="expected example="):
-        lamina.convert(model, CIRCULANT, select="measure")
+    model, record = lamina.convert(model, CIRCULANT, example=torch.randn(2, 8), select="measure")
+    assert {one.layer for one in record.skipped if one.selection is not None} == {"0.c_fc", "0.c_proj"}
+    assert not record.replaced and dict(model.named_modules()) == before
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(2, 5)])
+def test_an_error_leaves_the_networks_own_modules(example: Tensor | None) -> None:
+    model = nn.Sequential(GptMlp(), nn.TransformerEncoderLayer(8, 2, 16))
+    before = dict(model.named_modules())
+    with pytest.raises(UsageError, match="example"):
+        lamina.convert(model, CIRCULANT, example=example, select="measure")
+    assert dict(model.named_modules()) == before

@@ -52,7 +52,6 @@ class UnpackedAttention(nn.Module):
             for name, weight, one in zip(SEPARATE, weights, biases, strict=True):
                 setattr(self, name, linear_of(weight, one))
         setattr(self, OUT, linear_of(attention.out_proj.weight, attention.out_proj.bias))
-        self.train(attention.training)
 
     @property
     def in_proj_weight(self) -> Any:

@@ -28,6 +28,7 @@ from lamina.accelerate.common.traced import trace
 from lamina.accelerate.registry import candidates_of, converter, method_of, predictions_of
 from lamina.accelerate.select import DENSE, LayerCall, Selector, observe, stored
 from lamina.accelerate.select.cost import CostModel
+from lamina.accelerate.select.whole import twin
 from lamina.accelerate.stand_ins import STANDS_FOR, placed, restore, standardize
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
@@ -96,9 +97,26 @@ def convert(
         UsageError: ``config`` is no configuration of a method, a layer's weights cannot be used, or the model does not
             take the example.
     """
+    standardized = standard(model)
+    try:
+        converted, record = _converted(standardized, config, where, example, selector, progress)
+    except BaseException:
+        restore(standardized)
+        raise
+    return restore(converted, activations=not record.replaced), record
+
+
+def _converted(
+    model: nn.Module,
+    config: object,
+    where: Where | None,
+    example: Any,
+    selector: Selector | CostModel | None,
+    progress: Progress | None,
+) -> tuple[nn.Module, Conversion]:
+    """As `convert`, of a model with stand-ins."""
     cell = converter(config)
     written = str(method_of(config))
-    model = standard(model)
     units = units_of(model, config, where)
     calls: dict[str, LayerCall] = {}
     if selector is not None:
@@ -142,8 +160,7 @@ def convert(
         layers.append(ConvertedLayer(names[0], kind, written, before, after, selection=selection))
         for name, new in zip(names, [replaced[key], *(nn.Identity() for _ in names[1:])], strict=True):
             model = put(model, name, new)
-    record = Conversion(written, tuple(layers))
-    return restore(model, activations=not record.replaced), record
+    return model, Conversion(written, tuple(layers))
 
 
 def standard(model: nn.Module) -> nn.Module:
@@ -153,6 +170,11 @@ def standard(model: nn.Module) -> nn.Module:
     """
     owners = _owners(model)
     return standardize(model, leave=lambda module: has_hooks(module) or _shares(module, owners))
+
+
+def standard_twin(model: nn.Module) -> nn.Module:
+    """The layers that methods can replace, by name: a twin of the model with stand-ins. The model stays as it is."""
+    return standard(twin(model))
 
 
 def units_of(model: nn.Module, config: object, where: Where | None = None) -> list[Unit]:

@@ -10,9 +10,8 @@ from textwrap import shorten
 from torch import nn
 
 from lamina import accelerate, build
-from lamina.accelerate.convert import put, standard
+from lamina.accelerate.convert import put, standard_twin
 from lamina.accelerate.select import executed
-from lamina.accelerate.select.whole import twin
 from lamina.errors import UnsupportedError
 from lamina.pipeline.rows import PLAN
 from lamina.pipeline.targets import implementation, units
@@ -61,7 +60,7 @@ def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> C
     Layers that a method replaces together are found in the trace. Where `accelerate.convert` does not find all of them,
     such as a function that pools, the network runs call by call as it was traced.
     """
-    weighted = {name for name, layer in standard(twin(network)).named_modules() if _has_weights(layer)}
+    weighted = {name for name, layer in standard_twin(network).named_modules() if _has_weights(layer)}
     if method == Method() and not any(call.resolved.layer.method for call in trace.calls):
         return Converted(network, method, {}, len(weighted), {})
     paths = {id(layer): name for name, layer in network.named_modules()}

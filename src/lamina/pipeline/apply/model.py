@@ -15,12 +15,11 @@ from torch.nn.parameter import is_lazy
 
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.batchnorm import fold_batchnorm
-from lamina.accelerate.convert import put, standard
+from lamina.accelerate.convert import put, standard_twin
 from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.methods.circulant.nn import allow_fallback
 from lamina.accelerate.methods.elimination.convert import unfitted
 from lamina.accelerate.registry import known_options
-from lamina.accelerate.select.whole import twin
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply.planned import run_by
 from lamina.pipeline.deft.composition import folded
@@ -194,7 +193,7 @@ def fold(model: nn.Module) -> str | None:
 
 def mismatches(model: nn.Module, plan: Plan) -> dict[str, str]:
     """Why layers of a plan do not fit a model, by name; those that stay dense fit any."""
-    modules = dict(standard(twin(model)).named_modules(remove_duplicate=False))
+    modules = dict(standard_twin(model).named_modules(remove_duplicate=False))
     found: dict[str, str] = {}
     for one in plan.layers:
         if one.method == "dense":

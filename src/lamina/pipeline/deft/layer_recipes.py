@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.jit import ScriptModule
 
 from lamina import accelerate, build
-from lamina.accelerate.convert import put, standard
+from lamina.accelerate.convert import put, standard_twin
 from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation
 from lamina.accelerate.methods.elimination.convert import ELIMINATED
 from lamina.accelerate.methods.elimination.indexed import Indexed
@@ -19,7 +19,6 @@ from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.accelerate.registry import known_options
-from lamina.accelerate.select.whole import twin
 from lamina.accelerate.stand_ins import standardize
 from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Method
@@ -82,7 +81,7 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
         UsageError: recipes do not support the type of a layer.
     """
     own = dict(dense.named_modules(remove_duplicate=False))
-    before = own | dict(standard(twin(dense)).named_modules(remove_duplicate=False))
+    before = dict(standard_twin(dense).named_modules(remove_duplicate=False))
     found: dict[str, LayerRecipe] = {}
     first: dict[int, str] = {}
     merged = {other for _, others in methods.values() for other in others}

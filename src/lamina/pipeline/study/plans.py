@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -14,10 +15,9 @@ import torch
 from torch import nn
 
 from lamina import accelerate, build, run
-from lamina.accelerate.convert import put, standard
+from lamina.accelerate.convert import put, standard_twin
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.registry import converter, known_options
-from lamina.accelerate.select.whole import twin
 from lamina.accelerate.stand_ins import restore
 from lamina.accelerate.training.compressed_activations import compressed
 from lamina.errors import UnsupportedError, UsageError
@@ -71,10 +71,10 @@ class Plans:
     scored: bool = True
     _variants: dict[str, dict[float, nn.Module]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def dense(self) -> nn.Module:
         """The float32 network that choices begin with, with stand-ins for what no method knows."""
-        return standard(twin(self.subject.start(self.settings)))
+        return standard_twin(self.subject.start(self.settings))
 
     @property
     def metric(self) -> Metric:

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from lamina import build
-from lamina.accelerate.convert import standard
-from lamina.accelerate.select.whole import twin
+from lamina.accelerate.convert import standard_twin
 from lamina.build import Target
 from lamina.pipeline.apply import describe_type
 from lamina.pipeline.apply import save as save_folder
@@ -113,7 +112,7 @@ def _weighted(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Leaves with a weight matrix, by name."""
     return [
         (name, module)
-        for name, module in standard(twin(model)).named_modules()
+        for name, module in standard_twin(model).named_modules()
         if not any(True for _ in module.children()) and any(one.dim() > 1 for one in module.parameters())
     ]
 
