@@ -14,6 +14,7 @@ from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.select import MIN_SPEEDUP
 from lamina.errors import UsageError
+from lamina.pipeline import whole_model
 from lamina.pipeline.convert import convert, timer
 from lamina.record import MODES, Timing
 from lamina.record.roofs import Roofs
@@ -163,6 +164,38 @@ def test_a_model_whose_step_is_faster_is_converted(times: dict[str, float]) -> N
     assert len(record.replaced) == 5
     assert record.whole is not None and record.whole.impl == "converted" and record.whole.speedup == 1.25
     net(x).sum().backward()
+
+
+@pytest.mark.parametrize("stage", ["a layer", "the whole model", "fewer layers"])
+def test_an_interrupted_conversion_leaves_the_model_as_it_was(
+    stage: str, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times |= {"dense": 100.0, "circulant": 50.0, "converted": 99.0}
+    wholes: list[str] = []
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def whole(*asked: Any) -> Any:
+        wholes.append(stage)
+        return (interrupted if stage == "the whole model" or len(wholes) > 1 else select_whole)(*asked)
+
+    select_whole = whole_model.select_whole
+    monkeypatch.setattr(whole_model, "select_whole", whole)
+    net, x = nested().train(), torch.randn(3, 4, 16)
+    before, state = dict(net.named_modules()), {name: value.clone() for name, value in net.state_dict().items()}
+    seen: list[str] = []
+
+    def progress(layer: str, _: Any) -> None:
+        seen.append(layer)
+        if stage == "a layer" and len(seen) > 1:
+            interrupted()
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(net, Circulant(4), example=x, select="measure", progress=progress)
+    assert len(wholes) == {"a layer": 0, "the whole model": 1, "fewer layers": 2}[stage]
+    assert dict(net.named_modules()) == before
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
 
 
 def test_a_single_layer_is_its_own_model(times: dict[str, float]) -> None:

@@ -26,7 +26,7 @@ from lamina.errors import UsageError, nearest
 from lamina.measure.roofs import measure_roofs
 from lamina.pipeline.algorithms import convert_algorithm
 from lamina.pipeline.behind_activations import read_activations
-from lamina.pipeline.whole_model import faster_whole
+from lamina.pipeline.whole_model import faster_whole, restored
 from lamina.record import MODES, Conversion, ConvertedLayer, Mode, Timing
 from lamina.record.roofs import Roofs
 from lamina.spec import Method
@@ -101,6 +101,7 @@ def convert(
 
     Raises:
         UsageError: an unknown option, no method's configuration, no example, or a mode that the device does not have.
+            After any error, and after Ctrl-C, the model is as it was.
 
     Example:
         >>> import lamina, torch
@@ -122,22 +123,26 @@ def convert(
         raise UsageError(f"select {select!r} is unknown: {nearest(str(select), get_args(Select))}")
     before = dict(model.named_modules(remove_duplicate=False))
     dense = twin(model)
-    records = []
-    for one in methods:
-        by: Any = convert_algorithm if isinstance(one, Method) else accelerate.convert
-        model, record = by(model, one, where, example=example, selector=chosen, progress=progress)
-        records.append(record)
-    record = _together(records)
-    if isinstance(chosen, Selector):
-        model, record = read_activations(model, record, example, chosen, where)
-    fuse_activations(model, where)
-    if isinstance(chosen, Selector) and record.replaced:
-        of_whole = selector(device, mode, training, cache, limit_s=limit_s, twice=True)
-        model, record = faster_whole(model, dense, before, record, example, of_whole, where)
-    record = _with_fused(record, model)
-    sparse = [layer.layer for layer in record.replaced if Method.parse(layer.method).name == "sparse"]
-    if chosen is not None and training and sparse:
-        wire(model, example, sparse)
+    try:
+        records = []
+        for one in methods:
+            by: Any = convert_algorithm if isinstance(one, Method) else accelerate.convert
+            model, record = by(model, one, where, example=example, selector=chosen, progress=progress)
+            records.append(record)
+        record = _together(records)
+        if isinstance(chosen, Selector):
+            model, record = read_activations(model, record, example, chosen, where)
+        fuse_activations(model, where)
+        if isinstance(chosen, Selector) and record.replaced:
+            of_whole = selector(device, mode, training, cache, limit_s=limit_s, twice=True)
+            model, record = faster_whole(model, dense, before, record, example, of_whole, where)
+        record = _with_fused(record, model)
+        sparse = [layer.layer for layer in record.replaced if Method.parse(layer.method).name == "sparse"]
+        if chosen is not None and training and sparse:
+            wire(model, example, sparse)
+    except BaseException:  # also Ctrl-C, in minutes of timing
+        restored(before, dense)
+        raise
     return model, record
 
 
