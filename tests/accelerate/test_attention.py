@@ -188,7 +188,7 @@ def test_a_converted_encoder_trains_in_a_graph_on_a_gpu(dtype: torch.dtype | Non
     x = torch.randn(32, 64, 256)
     expected = copy.deepcopy(model).double()(x.double())
     model, x = model.cuda(), x.cuda()
-    with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+    with torch.no_grad(), torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
         error = (model(x).double().cpu() - expected).norm() / expected.norm()
     assert error < (1e-2 if dtype else 1e-5)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)

@@ -71,6 +71,8 @@ def cached_launches(function: _Function) -> _Function:
             return function(*args)
         result, recorder = record(function, args)
         _plans.put(key, recorder.plan(tensors, result) or False)
+        for each in on_plan:
+            each()
         return result
 
     return cast(_Function, call)
@@ -357,6 +359,9 @@ _suspended = False
 
 caches: list[Any] = []
 """Further caches of what was recorded; `clear` clears them."""
+
+on_plan: list[Callable[[], object]] = []
+"""Called after each recording: what replays plans without Python is built then, if it is not there."""
 
 _plans: BoundedCache[Any, LaunchPlan | bool] = BoundedCache(MAX_PLANS)  # True: called once; False: not replayable
 

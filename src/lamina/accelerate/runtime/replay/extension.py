@@ -29,7 +29,7 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-from lamina.accelerate.runtime.launch_cache import caches
+from lamina.accelerate.runtime.launch_cache import caches, on_plan
 from lamina.accelerate.runtime.private_apis import supported
 
 COMPILERS = ("g++", "c++", "clang++")
@@ -63,6 +63,9 @@ def extension() -> Any | None:
                     _start()
                 loaded.wanted = wanted
     return loaded.module if loaded.wanted else None
+
+
+on_plan.append(extension)  # the operators of compiled models are not called through `ReplayedOperator`
 
 
 def use_extension(enabled: bool) -> None:
