@@ -74,8 +74,7 @@ def test_it_is_built_for_a_model_that_runs_only_compiled() -> None:
     """In a process of its own: this one has called operators before."""
     code = """if True:
         import torch, lamina
-        from lamina.accelerate.runtime import launch_cache
-from lamina.accelerate.runtime.replay import extension
+        from lamina.accelerate.runtime.replay import extension
         model, _ = lamina.convert(torch.nn.Linear(256, 256), lamina.Circulant(64))
         model, x = torch.compile(model.cuda()), torch.randn(32, 256, device="cuda")
         for _ in range(3):
