@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 import lamina
 from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
@@ -306,3 +306,32 @@ def test_described_networks_too(data: str, store: Store, tmp_path: Path) -> None
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         replace(HALVES, **wrong)
+
+
+class Rows(nn.Module):
+    """Reads a picture's rows as tokens."""
+
+    def __init__(self, num_classes: int = 2) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True)
+        self.embed, self.encoder = nn.Linear(28, 32), nn.TransformerEncoder(layer, 1)
+        self.head = nn.Linear(32, num_classes)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.encoder(self.embed(x.reshape(-1, 28, 28))).mean(1))
+
+
+@pytest.mark.parametrize("format", ["none", "e3m4"])
+def test_projections_of_attention_are_layers(data: str, store: Store, tmp_path: Path, format: Any) -> None:
+    target, _ = find(f"{__name__}:Rows", input_size=(1, 28, 28))
+    one = "encoder.layers.0.self_attn.in_proj"
+    asked = replace(HALVES, keep_ratios=(0.25,), layers=("*in_proj",), max_accuracy_drop=100, format=format)
+    outcome = deft(target, data, SETTINGS, store, tmp_path, asked, cache=tmp_path)
+    layers = {layer.layer: layer for layer in outcome.layers}
+    assert (layers[one].inputs, layers[one].kept, layers[one].outputs) == (32, 8, 96)
+    assert layers["encoder.layers.0.self_attn.out_proj"].reason.startswith("it was not selected")
+    saved = read_recipe(tmp_path).layers
+    assert saved[one].kept == 8
+    assert ("encoder.layers.0.self_attn.out_proj" in saved) == (format != "none")
+    model = lamina.load(tmp_path, Rows())
+    assert of_the_test_split(model, data) == pytest.approx(outcome.result.test_accuracy)

@@ -148,3 +148,10 @@ def test_a_missing_package_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPa
 def test_nothing_to_prune_is_said() -> None:
     with pytest.raises(UsageError, match="expected a network with linear layers or convolutions"):
         pruned("magnitude", nn.Sequential(nn.ReLU()), X, nn.ReLU())
+
+
+def test_multiplications_by_the_projections_of_attention_are_counted() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1).eval()
+    projections, mlp = 4 * 16 * 16, 2 * 16 * 32
+    assert multiplications(encoder, torch.randn(3, 5, 16)) == 3 * 5 * (projections + mlp)
+    assert type(encoder.layers[0].self_attn) is nn.MultiheadAttention

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,8 +13,10 @@ from typing import Any
 from torch import nn
 
 from lamina import measure
+from lamina.accelerate.convert import standard
 from lamina.accelerate.methods.elimination.network import Folded
 from lamina.accelerate.methods.elimination.pareto import Point, Search, choose, search
+from lamina.accelerate.stand_ins import restore
 from lamina.errors import UsageError
 from lamina.pipeline.deft.composition import Candidates, compose
 from lamina.pipeline.deft.deployed import Deployment
@@ -149,19 +152,19 @@ class Chooser:
         """The lowest accuracy within the budget, in percent."""
         return searched.dense.accuracy - self.config.max_accuracy_drop
 
-    def store_weights(self, model: nn.Module, min_accuracy: float, cache: Path) -> Mapping[str, Stored]:
-        """Quantize weights of the model; undone if the format is ``auto`` and the whole network is not faster."""
+    def store_weights(
+        self, model: nn.Module, min_accuracy: float, cache: Path
+    ) -> tuple[nn.Module, Mapping[str, Stored]]:  # fmt: skip
+        """A copy with quantized weights, and the formats; the model itself if ``auto`` does not make it faster."""
         deployment, format = self.deployment, self.config.format
+        result = standard(copy.deepcopy(model))
         formats = suggest(
-            deployment.deploy(model),
+            deployment.deploy(result),
             deployment.example(),
             format,
             lambda: rates_of(measure.roofs(deployment.device, cache), deployment.precision),
             deployment.precision,
         )
-        if not any(stored.format for stored in formats.values()):
-            return formats
-        plain, layers = deployment.deploy(model), {name: model.get_submodule(name) for name in formats}
         steps = itertools.count()
         most = sum(stored.format is not None for stored in formats.values())
 
@@ -169,17 +172,17 @@ class Chooser:
             self.watch(Stage("measuring weight formats", next(steps), most))
             return deployment.calibrated(deployment.deploy(one))
 
-        formats = store_weights(model, formats, accuracy, min_accuracy, partial(worded, deployment.objective))
-        if format != "auto" or not any(stored.format for stored in formats.values()):
-            return formats
-        before, after = deployment.interleaved(plain, deployment.deploy(model))
+        formats = store_weights(result, formats, accuracy, min_accuracy, partial(worded, deployment.objective))
+        if not any(stored.format for stored in formats.values()):
+            return model, formats
+        result = restore(result)
+        if format != "auto":
+            return result, formats
+        before, after = deployment.interleaved(deployment.deploy(model), deployment.deploy(result))
         if after.median_us < before.median_us and not after.overlaps(before):
-            return formats
-        for name, layer in layers.items():
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, layer)
+            return result, formats
         why = f"the network took {after.median_us:.3g} us, not less than {before.median_us:.3g} us"
-        return {n: Stored(None, f"{s.format}: {why}", s.error) if s.format else s for n, s in formats.items()}
+        return model, {n: Stored(None, f"{s.format}: {why}", s.error) if s.format else s for n, s in formats.items()}
 
 
 def describe(choice: Mapping[str, float]) -> str:

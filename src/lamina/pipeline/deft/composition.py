@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lamina.accelerate.convert import put
+from lamina.accelerate.convert import put, standard_twin
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.convert import (
     FITTED,
@@ -91,6 +91,7 @@ def candidates(
     Raises:
         UsageError: no layer has inputs to prune, a pattern matches no layer, or the batches hold nothing finite.
     """
+    model = standard_twin(model)
     layers, refusals = _layers(model, patterns)
     moments = observe(model, layers, batches) if layers else {}
     found: dict[str, dict[float, Variant]] = {}
@@ -119,7 +120,7 @@ def require_prunable(model: nn.Module, patterns: Sequence[str] = ()) -> None:
     Raises:
         UsageError: no layer has inputs to prune, or a pattern matches no layer.
     """
-    layers, refusals = _layers(model, patterns)
+    layers, refusals = _layers(standard_twin(model), patterns)
     if not layers:
         raise _nothing(refusals)
 

@@ -123,7 +123,7 @@ def deft(
         subject |= {"lamina": environment.lamina, "threads": torch.get_num_threads(), "seed": settings.seed}
         searched = chooser.search(folder / JOURNAL, subject)
         point, (model, folded) = chooser.choose(searched, learner)
-        formats = chooser.store_weights(model, chooser.min_accuracy(searched), cache)
+        model, formats = chooser.store_weights(model, chooser.min_accuracy(searched), cache)
         if config.must_be_faster and _slower(deployment, dense, model):
             remark("in the final measurement the chosen network is slower than the dense one, which is kept")
             point, (model, folded), formats = searched.dense, chooser.compose(searched.dense.choice), {}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from lamina.accelerate.convert import standard_twin
 from lamina.accelerate.methods.elimination.network import Folded
 from lamina.accelerate.methods.elimination.pareto import Search
 from lamina.pipeline.deft.composition import Candidates
@@ -25,7 +26,7 @@ def layer_results(
     """The results of all layers with weights, in the network's order."""
     narrowed = {one.producer: one.live for one in folded}
     results = []
-    for name, layer in dense.named_modules():
+    for name, layer in standard_twin(dense).named_modules():
         if name not in found.variants and name not in found.refusals:
             continue
         ratio = choice.get(name, 1.0)

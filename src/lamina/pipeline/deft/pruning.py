@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from lamina import run
+from lamina.accelerate.convert import standard_twin
 from lamina.build.flops import FlopCounter
 from lamina.errors import MissingError, UsageError
 
@@ -106,6 +107,7 @@ def tuned(
 @torch.no_grad()
 def multiplications(model: nn.Module, example: run.Inputs) -> int:
     """Multiplications of one forward pass, in linear layers and convolutions."""
+    model = standard_twin(model)  # PyTorch counts nothing on its fast paths through attention
     with FlopCounter() as counter:
         run.forward(model, example)
     return int(counter.flops) // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 
 from lamina import run
+from lamina.accelerate.convert import put
 from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
 from lamina.accelerate.methods.weight_only.convert import refusal, replace
@@ -144,11 +146,10 @@ def store_weights(
     for name, stored in suggested.items():
         if stored.format is None:
             continue
-        parent, _, last = name.rpartition(".")
-        owner, dense = model.get_submodule(parent), model.get_submodule(name)
-        setattr(owner, last, replace(dense, WeightOnly(stored.format)))
-        if (got := accuracy(model)) < min_accuracy:
-            setattr(owner, last, dense)
+        quantized = replace(model.get_submodule(name), WeightOnly(stored.format))
+        if (got := accuracy(put(copy.deepcopy(model), name, quantized))) >= min_accuracy:
+            put(model, name, quantized)
+        else:
             reason = f"{stored.format}: {worded(got)}; the limit is {worded(min_accuracy)}"
             result[name] = Stored(None, reason, stored.error)
     return result

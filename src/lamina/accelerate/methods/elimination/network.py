@@ -65,7 +65,7 @@ class _Read:
     norms: tuple[str, ...]
 
 
-_PACKAGE = __name__.rsplit(".", 2)[0]
+_PACKAGE = __name__.rsplit(".", 3)[0]
 
 
 class _Tracer(fx.Tracer):
