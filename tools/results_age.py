@@ -34,7 +34,8 @@ LAYERS = (f"{METHODS}/circulant", f"!{METHODS}/circulant/lstm", *KERNELS)
 """Circulant layers of networks without recurrence. ``!`` leaves a folder out."""
 CIRCULANT = (f"{METHODS}/circulant", "accelerate/papers/circulant_ladder", *KERNELS)
 NO_MASKS = "!simulate/workloads/masks"
-WHOLE = ("accelerate/select", "pipeline/graphed", "pipeline/convert.py")
+WHOLE = ("accelerate/select", "pipeline/graphed", "!pipeline/graphed/state.py", "pipeline/convert.py")
+"""What decides and runs whole steps; the comparison of captured steps with eager mode is not timed."""
 SPARSE = (f"{METHODS}/activation_sparsity", "accelerate/training/sparsity_monitor", *KERNELS)
 ELIMINATION = (f"{METHODS}/elimination", *KERNELS)
 FISSION = (f"{METHODS}/weight_only", "accelerate/papers/on_chip_fission", *KERNELS)

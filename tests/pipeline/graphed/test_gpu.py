@@ -234,6 +234,32 @@ def test_training_steps_of_a_compiled_model() -> None:
     assert step.captured == 1
 
 
+class Causal(nn.Module):
+    """Attention as Transformers calls it: with ``is_causal``, but with a mask in a capture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(256, 768), nn.Linear(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (one.unflatten(-1, (4, 64)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        capturing = torch.cuda.is_current_stream_capturing()
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril() if capturing else None
+        y = nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+        projected: Tensor = self.out(y.transpose(1, 2).flatten(-2))
+        return projected
+
+
+@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16])
+def test_other_kernels_may_compute_the_same_in_a_capture(autocast: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = Causal().cuda(), torch.randn(4, 128, 256, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    step = lamina.graphed_step(model, nn.functional.mse_loss, optimizer, autocast=autocast)
+    losses = [step(x, x).item() for _ in range(6)]
+    assert step.captured == 1 and losses == sorted(losses, reverse=True)
+
+
 def test_a_graph_owns_the_workspaces_of_cublas() -> None:
     """Others' captures free the workspaces that PyTorch keeps: as reduce-overhead does after each of its own."""
     torch.manual_seed(0)

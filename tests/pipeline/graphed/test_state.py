@@ -24,13 +24,14 @@ def test_a_replay_may_differ_by_more_where_eager_runs_do() -> None:
         judge([X * 1.05], [X], [X * 1.01], "outputs")
 
 
-def test_a_replay_may_differ_by_the_rounding_of_tf32() -> None:
+def test_a_replay_may_differ_by_the_rounding_of_products() -> None:
     linear, conv, lstm = nn.Linear(2, 2), nn.Sequential(nn.Conv2d(2, 2, 1)), nn.LSTM(2, 2)
-    for precision, rounded in (("fp32", 0), ("tf32", 2**-11)):
+    for precision, rounded in (("fp32", 2**-24), ("tf32", 2**-11)):
         with precision_mode(precision, autotune=False):
             assert {rounding(model, None) for model in (linear, conv, lstm)} == {rounded}
-            assert rounding(linear, torch.bfloat16) == rounding(nn.Linear(2, 2).half(), None) == 0
-            assert rounding(nn.ReLU(), None) == 0
+            assert rounding(linear, torch.bfloat16) == 2**-8
+    assert rounding(nn.Linear(2, 2).half(), None) == rounding(linear, torch.float16) == 2**-11
+    assert rounding(nn.ReLU(), None) == 0
     judge([X * (1 + 2**-12)], [X], [X], "outputs", 2**-11)
     with pytest.raises(CheckError):
         judge([X * (1 + 2**-10)], [X], [X], "outputs", 2**-11)

@@ -60,17 +60,20 @@ def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 
 
 def rounding(model: nn.Module, autocast: torch.dtype | None) -> float:
-    """The unit roundoff of float32 products in TF32: libraries may choose another algorithm in a capture.
+    """The unit roundoff of what a model multiplies: in a capture other kernels may compute the same.
 
-    0 where none of the model's products are. TF32 is the default of convolutions and recurrent layers.
+    Libraries choose other algorithms there, and Transformers gives attention a mask in place of ``is_causal``. Under
+    ``autocast`` it is that of its dtype. Float32 is rounded where TF32 is allowed, which is the default of convolutions
+    and recurrent layers.
     """
-    if autocast is not None or not any(p.dtype == torch.float32 for p in model.parameters()):
-        return 0.0
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()} if autocast is None else {autocast}
     cudnn: Any = torch.backends.cudnn
     backends, modules = [torch.backends.cuda.matmul], [*model.modules()]
     for kinds, backend in ((CONVOLUTIONS, cudnn.conv), (nn.RNNBase, cudnn.rnn)):
         backends += [backend] * any(isinstance(one, kinds) for one in modules)
-    return 2.0**-11 if any(one.fp32_precision == "tf32" for one in backends) else 0.0
+    tf32 = any(one.fp32_precision == "tf32" for one in backends)
+    eps = {dtype: torch.finfo(torch.float16 if dtype == torch.float32 and tf32 else dtype).eps for dtype in types}
+    return max(eps.values(), default=0.0) / 2
 
 
 def judge(
