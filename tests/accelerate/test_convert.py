@@ -75,6 +75,20 @@ def test_unusable_weights_name_their_layer() -> None:
         convert(net, Circulant(block_size=4))
 
 
+def test_weights_that_no_method_can_read_keep_their_layer() -> None:
+    layers = {
+        "0": (nn.LazyLinear(8), "its weights are not initialized"),
+        "1": (nn.Linear(8, 8, device="meta"), "its weights are on the meta device"),
+        "2": (nn.Linear(8, 8, dtype=torch.complex64), "its weights are complex"),
+        "3": (nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), "its weights are parametrized"),
+    }
+    net = nn.Sequential(*(layer for layer, _ in layers.values()))
+    _, record = convert(net, Circulant(block_size=4))
+    assert [layer.layer for layer in record.layers] == [*layers]
+    for found, (layer, reason) in zip(record.layers, layers.values(), strict=True):
+        assert str(found.refusal).startswith(reason) and net.get_submodule(found.layer) is layer
+
+
 @pytest.mark.parametrize("config", [None, Circulant, {"block_size": 4}])
 def test_what_is_no_configuration(config: object) -> None:
     with pytest.raises(UsageError, match="expected a method's configuration"):

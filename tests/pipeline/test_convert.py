@@ -34,6 +34,12 @@ def test_layers_are_timed_and_selections_kept(tmp_path: Path) -> None:
     assert records[0].layers[2].refusal == "block size 8 exceeds its 4 output features"
 
 
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cache: .*selections\.json cannot be written \(.*; give another folder"):
+        convert(nn.Linear(8, 8), Circulant(4), example=torch.randn(2, 8), select="measure", cache=tmp_path / "file")
+
+
 def test_a_time_limit_leaves_three_rounds_to_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
 
@@ -166,6 +172,17 @@ def test_a_model_whose_step_is_faster_is_converted(times: dict[str, float]) -> N
     net(x).sum().backward()
 
 
+def test_a_compiled_model_is_refused_and_stays_as_it_is() -> None:
+    whole, parts = nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Linear(8, 8))
+    whole.compile(backend="eager")
+    models = (torch.compile(nn.Sequential(nn.Linear(8, 8)), backend="eager"), whole, nn.Sequential(parts.append(whole)))
+    for model in models:
+        before = [*model.state_dict()]
+        with pytest.raises(UsageError, match=r"model[.01]*: torch\.compile has compiled it: convert the model first"):
+            convert(model, Circulant(4))
+        assert [*model.state_dict()] == before
+
+
 @pytest.mark.parametrize("stage", ["a layer", "the whole model", "fewer layers"])
 def test_an_interrupted_conversion_leaves_the_model_as_it_was(
     stage: str, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
@@ -225,6 +242,10 @@ def test_what_cannot_be_is_refused() -> None:
         convert(net, Circulant(4), example=x, select="measured")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="example="):
         convert(net, Circulant(4), select="measure")
+    with pytest.raises(UsageError, match="did you mean 'graph'"):
+        convert(net, Circulant(4), mode="graphs")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"model: expected a torch\.nn\.Module, got function"):
+        convert(lambda x: x, Circulant(4))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'lazy' is unknown"):
         convert(net, Circulant(4), example=x, select="measure", mode="lazy")  # type: ignore[arg-type]
     if not torch.cuda.is_available():

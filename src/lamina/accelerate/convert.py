@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
 
 from lamina.accelerate.attention import OUT, UnpackedAttention, refusal
 from lamina.accelerate.common.chains import Chain, Link, chains
@@ -29,7 +31,7 @@ from lamina.accelerate.registry import candidates_of, converter, method_of, pred
 from lamina.accelerate.select import DENSE, LayerCall, Selector, observe, stored
 from lamina.accelerate.select.cost import CostModel
 from lamina.accelerate.select.whole import twin
-from lamina.accelerate.stand_ins import STANDS_FOR, placed, restore, standardize
+from lamina.accelerate.stand_ins import STANDS_FOR, is_within, placed, restore, standardize
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
 
@@ -94,9 +96,11 @@ def convert(
         The model, and a record of every layer replaced and every layer skipped with its reason.
 
     Raises:
-        UsageError: ``config`` is no configuration of a method, a layer's weights cannot be used, or the model does not
-            take the example.
+        UsageError: ``config`` is no configuration of a method, a layer's weights cannot be used, the model is no module
+            or compiled, or it does not take the example.
     """
+    if (reason := unfit(model)) is not None:
+        raise UsageError(reason)
     standardized = standard(model)
     try:
         converted, record = _converted(standardized, config, where, example, selector, progress)
@@ -161,6 +165,17 @@ def _converted(
         for name, new in zip(names, [replaced[key], *(nn.Identity() for _ in names[1:])], strict=True):
             model = put(model, name, new)
     return model, Conversion(written, tuple(layers))
+
+
+def unfit(model: Any) -> str | None:
+    """Why layers of a model cannot be replaced: it is no module, or compiled; or nothing."""
+    if not isinstance(model, nn.Module):
+        return f"model: expected a torch.nn.Module, got {type(model).__name__}"
+    for name, module in model.named_modules():
+        if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
+            path = f"model.{name}" if name else "model"
+            return f"{path}: torch.compile has compiled it: convert the model first, and compile what you get"
+    return None
 
 
 def standard(model: nn.Module) -> nn.Module:
@@ -258,6 +273,20 @@ def _refusal(
     return reason
 
 
+def _unreadable(module: nn.Module) -> str | None:
+    """Why no method can read the weights of a layer, or nothing."""
+    if is_parametrized(module):
+        return "its weights are parametrized: call torch.nn.utils.parametrize.remove_parametrizations first"
+    parameters = [*module.parameters()]
+    if any(map(is_lazy, parameters)):
+        return "its weights are not initialized: call the model once first"
+    if any(one.is_meta for one in parameters):
+        return "its weights are on the meta device: call to_empty and load them first"
+    if any(one.is_complex() for one in parameters):
+        return "its weights are complex"
+    return None
+
+
 def _packed(model: nn.Module) -> dict[str, str]:
     """Layers of attention that cannot be unpacked, with the reason."""
     return {
@@ -285,7 +314,10 @@ def _units(model: nn.Module, cell: ModuleType, config: object) -> tuple[list[Uni
     runs, untraced = _runs(model, layers, cell, config) if hasattr(cell, "runs") else ([], "")
     first = {unit.names[0]: unit for unit in runs}
     later = {name for unit in runs for name in unit.names[1:]}
+    parametrized = [name for name, module in layers.items() if is_parametrized(module)]
     leaves = [name for name, module in layers.items() if not any(True for _ in module.children())]
+    leaves = [name for name in leaves if not any(is_within(name, one) for one in parametrized)]
+    leaves = sorted([*leaves, *parametrized], key=[*layers].index)
     alone = {name: Unit({name: layers[name]}, layers[name]) for name in leaves if name not in later}
     return [first.get(name, unit) for name, unit in alone.items()], untraced
 
@@ -327,6 +359,8 @@ def _kept(name: str, module: nn.Module, owners: Mapping[int, set[int]], where: W
     """Why a layer stays whatever the method is."""
     if where is not None and not where(name, module):
         return "not selected"
+    if (reason := _unreadable(module)) is not None:
+        return reason
     if _shares(module, owners):
         return "its weights are shared with another layer"
     return HOOKS if has_hooks(module) else None
@@ -357,7 +391,7 @@ def _kind(module: nn.Module) -> str:
 
 
 def _numel(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    return sum(parameter.numel() for parameter in module.parameters() if not is_lazy(parameter))
 
 
 def put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:

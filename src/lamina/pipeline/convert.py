@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.operands import HAS_TRITON
-from lamina.accelerate.convert import Progress, Where
+from lamina.accelerate.convert import Progress, Where, unfit
 from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation, fuse_activations
 from lamina.accelerate.registry import method_of
 from lamina.accelerate.select import MIN_SPEEDUP, SHORT_US, Cache, Selector, Timer, forget_compiled
@@ -100,7 +100,8 @@ def convert(
         The model, and a record of every layer: replaced or skipped, why, and all times.
 
     Raises:
-        UsageError: an unknown option, no method's configuration, no example, or a mode that the device does not have.
+        UsageError: an unknown option, no method's configuration, no example, a mode that the device does not have, or a
+            model that is no module or that `torch.compile` has compiled.
             After any error, and after Ctrl-C, the model is as it was.
 
     Example:
@@ -110,6 +111,10 @@ def convert(
         ['circulant[block_size=16]']
     """
     methods = _methods(config)
+    if (reason := unfit(model)) is not None:
+        raise UsageError(reason)
+    if mode not in MODES:
+        raise UsageError(f"mode {mode!r} is unknown: {nearest(str(mode), MODES)}")
     if select == "model" and any(isinstance(one, Method) for one in methods):
         raise UsageError("select='model': there is no cost model for convolution algorithms; use select='measure'")
     training = model.training if training is None else training

@@ -41,3 +41,25 @@ class Conversion:
     def skipped(self) -> tuple[ConvertedLayer, ...]:
         """Layers left as they were, each with its reason."""
         return tuple(layer for layer in self.layers if layer.refusal is not None)
+
+    def __str__(self) -> str:
+        """A line about the model, and one about each layer with parameters."""
+        weighted = [layer for layer in self.layers if layer.parameters_before]
+        before = sum(layer.parameters_before for layer in weighted)
+        after = sum(layer.parameters_after for layer in weighted)
+        replaced = sum(layer.refusal is None for layer in weighted)
+        head = f"{self.method}: {replaced} of {len(weighted)} layers replaced, {after:,} of {before:,} parameters"
+        lines = [f"{head}; whole model: {self.whole.reason}" if self.whole else head]
+        rows = [(layer.layer, layer.kind, _outcome(layer)) for layer in weighted]
+        widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+        return "\n".join(lines + [f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {what}" for name, kind, what in rows])
+
+
+def _outcome(layer: ConvertedLayer) -> str:
+    """What became of a layer, in a few words."""
+    if layer.refusal is not None:
+        return f"unchanged: {layer.refusal}"
+    if layer.selection is None:
+        return layer.method
+    gained = layer.selection.speedup
+    return layer.selection.impl + ("" if gained is None else f": {gained:.2f}x")

@@ -96,5 +96,7 @@ def test_what_is_wrong_is_refused_with_what_to_do() -> None:
         lamina.graphed(nn.Linear(2, 2))
     with pytest.raises(UnsupportedError, match="found no tensors"):
         lamina.graphed(nn.ReLU())
+    with pytest.raises(UsageError, match=r"model: expected a torch\.nn\.Module, got function"):
+        lamina.graphed(lambda x: x)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="graphs: expected at least 1, got 0"):
         lamina.graphed(nn.Linear(2, 2), graphs=0)

@@ -42,18 +42,25 @@ class Cache:
         return Selection(**{name: known[name] for name in _FIELDS}, quartiles_us=quartiles)
 
     def put(self, question: str, selection: Selection) -> None:
-        """Keep an answer; those that other processes wrote meanwhile stay."""
+        """Keep an answer; those that other processes wrote meanwhile stay.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
         if self.path is not None:
             self._known = self._read() | self._known
         self._known[question] = asdict(selection) | {"provenance": self.provenance}
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed over the old file, so that no reader sees half a file; other processes write their own.
-        fresh = self.path.with_suffix(f".{os.getpid()}")
-        text = json.dumps({"version": 1, "selections": self._known}, indent=1, sort_keys=True)
-        fresh.write_text(text + "\n", encoding="utf-8")
-        fresh.replace(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Renamed over the old file, so that no reader sees half a file; other processes write their own.
+            fresh = self.path.with_suffix(f".{os.getpid()}")
+            text = json.dumps({"version": 1, "selections": self._known}, indent=1, sort_keys=True)
+            fresh.write_text(text + "\n", encoding="utf-8")
+            fresh.replace(self.path)
+        except OSError as error:
+            raise UsageError(f"cache: {self.path} cannot be written ({error.strerror}); give another folder") from error
 
     def _read(self) -> dict[str, Any]:
         if self.path is None or not self.path.exists():

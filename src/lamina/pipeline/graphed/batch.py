@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from lamina.errors import UnsupportedError
+from lamina.errors import UnsupportedError, UsageError
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,10 @@ def device_of(model: nn.Module) -> torch.device:
 
     Raises:
         UnsupportedError: they are not on one CUDA device.
+        UsageError: the model is no module.
     """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) != 1 or next(iter(devices)).type != "cuda":
         found = ", ".join(sorted(map(str, devices))) or "no tensors"
