@@ -79,6 +79,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "sweep_engines": ("pipeline/sweep",),
     "what_if": ("pipeline/what_if", "run"),
     "whole_steps": (*WHOLE, *LAYERS),
+    "whole_steps_gpt2_tf32": ("accelerate/stand_ins.py", *WHOLE, *LAYERS),
     "whole_steps_lstm": (*WHOLE, *CIRCULANT),
     "whole_steps_vit_b_16": ("accelerate/attention.py", "accelerate/stand_ins.py", *WHOLE, *LAYERS),
 }
@@ -193,7 +194,7 @@ def unchecked(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         match one:
             case ast.If(body=body, orelse=[]) if only_raises(body):
                 continue
-            case ast.Try(handlers=handlers, orelse=[], finalbody=[]) if all(only_raises(each.body) for each in handlers):
+            case ast.Try(handlers=caught, orelse=[], finalbody=[]) if all(only_raises(each.body) for each in caught):
                 yield from unchecked(one.body)
             case _:
                 yield one

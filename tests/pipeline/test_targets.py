@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from lamina.errors import SpecError, UsageError
-from lamina.pipeline import find
+from lamina.pipeline import bench, find
+from lamina.spec import Workload
+from lamina.store import Store
 
 
 def test_a_name_of_the_zoo() -> None:
@@ -28,6 +32,28 @@ def test_any_package_s_network_with_its_input_size() -> None:
     target, _ = find("torch.nn:ReLU", input_size=(3, 4))
     (layer,) = target.resolve(2)
     assert layer.layer.kind == "activation" and layer.output == (2, 3, 4)
+
+
+def test_a_network_that_is_there_is_measured_in_copies(store: Store, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    target, workload = find(model, input_size=(4,))
+    assert target.name == "Sequential" and workload is None
+    assert [layer.output for layer in target.resolve(5)] == [(5, 3), (5, 3), (5, 2)]
+    assert torch.equal(target.make(None)(torch.ones(1, 4)), model(torch.ones(1, 4)))
+    bench(target, Workload(batch=(2,)), store, cache=tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_what_is_no_network_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"expected the name of a network or a torch\.nn\.Module, got int"):
+        find(3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"Linear: its input shape is unknown; .* input_size=\(3, 224, 224\)"):
+        find(nn.Linear(2, 2))
+    odd = nn.Linear(2, 2)
+    odd.rows = (row for row in ())  # type: ignore[assignment]
+    with pytest.raises(UsageError, match="Linear cannot be copied: "):
+        find(odd, input_size=(2,))
 
 
 def test_an_unknown_input_size_is_asked_for() -> None:

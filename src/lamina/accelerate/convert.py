@@ -31,7 +31,7 @@ from lamina.accelerate.registry import candidates_of, converter, method_of, pred
 from lamina.accelerate.select import DENSE, LayerCall, Selector, observe, stored
 from lamina.accelerate.select.cost import CostModel
 from lamina.accelerate.select.whole import twin
-from lamina.accelerate.stand_ins import STANDS_FOR, is_within, placed, restore, standardize
+from lamina.accelerate.stand_ins import STANDS_FOR, placed, restore, standardize
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
 
@@ -314,10 +314,12 @@ def _units(model: nn.Module, cell: ModuleType, config: object) -> tuple[list[Uni
     runs, untraced = _runs(model, layers, cell, config) if hasattr(cell, "runs") else ([], "")
     first = {unit.names[0]: unit for unit in runs}
     later = {name for unit in runs for name in unit.names[1:]}
-    parametrized = [name for name, module in layers.items() if is_parametrized(module)]
-    leaves = [name for name, module in layers.items() if not any(True for _ in module.children())]
-    leaves = [name for name in leaves if not any(is_within(name, one) for one in parametrized)]
-    leaves = sorted([*leaves, *parametrized], key=[*layers].index)
+    leaves = [
+        name
+        for name, module in layers.items()
+        if is_parametrized(module)
+        or not (any(True for _ in module.children()) or "parametrizations" in name.split("."))
+    ]
     alone = {name: Unit({name: layers[name]}, layers[name]) for name in leaves if name not in later}
     return [first.get(name, unit) for name, unit in alone.items()], untraced
 

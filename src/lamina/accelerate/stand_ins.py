@@ -53,7 +53,7 @@ def standardize(
     attention = [path for path, module in modules if isinstance(module, nn.MultiheadAttention)]
     made: dict[int, nn.Module] = {}
     for path, module in modules:
-        if any(is_within(path, one) for one in attention):  # which computes with its weights
+        if any(_is_within(path, one) for one in attention):  # which computes with its weights
             continue
         if names is not None and not any(_is_at(name, path, module) for name in names):
             continue
@@ -90,7 +90,7 @@ def placed(model: nn.Module, path: str, module: nn.Module) -> nn.Module:
     return model
 
 
-def is_within(path: str, other: str) -> bool:
+def _is_within(path: str, other: str) -> bool:
     """Whether a module is in another."""
     return path != other and path.startswith(f"{other}." if other else "")
 

@@ -226,7 +226,8 @@ def from_external(
         )
     shape = shape or found.input
     if shape is None:
-        raise UsageError(f"{name}: its input shape is unknown; set it with --input-size, such as 3x224x224")
+        known = "--input-size 3x224x224, or input_size=(3, 224, 224)"
+        raise UsageError(f"{name}: its input shape is unknown; set it, such as {known}")
     source = (Input(shape=tuple(shape)),)
     return Target(name, source, lambda classes: load().module, classes=found.classes, remarks=remarks)
 

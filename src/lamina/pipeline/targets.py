@@ -13,7 +13,7 @@ from lamina.accelerate.registry import converter
 from lamina.build import Target, Trace
 from lamina.build.inputs import Made
 from lamina.build.models import external
-from lamina.errors import UnsupportedError
+from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.described import meaning
 from lamina.spec import Input, Method, Point, ResolvedLayer, Workload
 from lamina.spec.files import read
@@ -21,19 +21,33 @@ from lamina.spec.zoo import Entry
 
 
 def find(
-    text: str,
+    text: str | nn.Module,
     variables: Mapping[str, str] | None = None,
     input_size: Sequence[int] | Sequence[Input] | str | None = None,
 ) -> tuple[Target, Workload | None]:
     """What a word on the command line means: a file, a network of the zoo, a recipe, or ``package:callable``.
 
+    In Python also a network that is there: it stays as it is, and copies of it run, with its weights.
+
     The second answer is the workload a file or recipe asks for. ``input_size`` is the shape of a sample, the inputs, or
     the name of a function that makes them for a batch size, of a network that does not define them itself.
 
     Raises:
-        UsageError: it means nothing; with the nearest name that does.
+        UsageError: it means nothing; with the nearest name that does. Or a network cannot be copied.
         SpecError: the file is wrong.
+
+    Example:
+        >>> import torch
+        >>> from lamina import pipeline
+        >>> target, _ = pipeline.find(torch.nn.Linear(8, 4), input_size=(8,))
+        >>> [layer.output for layer in target.resolve(2)]
+        [(2, 4)]
     """
+    if isinstance(text, nn.Module):
+        given = Made(external.function(input_size)) if isinstance(input_size, str) else input_size
+        return build.from_external(type(text).__name__, partial(external.of_module, text), given), None
+    if not isinstance(text, str):
+        raise UsageError(f"expected the name of a network or a torch.nn.Module, got {type(text).__name__}")
     match meaning(text, variables):
         case Entry() as entry:
             return build.from_zoo(entry), None

@@ -55,6 +55,17 @@ def test_a_synchronizing_callable_is_rejected_and_the_mode_restored(monkeypatch:
     assert switch.mode == 0
 
 
+def test_code_that_asks_is_told_that_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Transformers' code does, which reads a mask on the host otherwise."""
+    SyncMode(monkeypatch)
+    told: list[bool] = []
+    asked = torch.cuda.is_current_stream_capturing
+    capture.run_without_sync(lambda: told.append(torch.cuda.is_current_stream_capturing()))
+    with pytest.raises(ZeroDivisionError):
+        capture.run_without_sync(lambda: 1 / 0)
+    assert told == [True] and torch.cuda.is_current_stream_capturing is asked
+
+
 def test_another_error_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     switch = SyncMode(monkeypatch)
 
@@ -64,6 +75,16 @@ def test_another_error_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="shapes"):
         capture.run_without_sync(breaks)
     assert switch.mode == 0
+
+
+@pytest.mark.gpu
+def test_code_that_synchronizes_only_where_it_is_not_captured_is_timed() -> None:
+    x = torch.randn(64, 64, device="cuda")
+
+    def product() -> torch.Tensor:
+        return x @ x if torch.cuda.is_current_stream_capturing() or bool(x.isfinite().all()) else x
+
+    assert GraphClock("cuda").time(product).median_us > 0
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -94,6 +95,19 @@ def _transformers(name: str, settings: Mapping[str, str]) -> Callable[[], nn.Mod
             f"'transformers:{name}' is no network; expected a model type such as bert, or a class such as BertModel"
         )
     return partial(huggingface.of_class, found, settings)
+
+
+def of_module(module: nn.Module) -> External:
+    """A copy of a network that is there, with its weights, on the default device.
+
+    Raises:
+        UsageError: it cannot be copied.
+    """
+    try:
+        network = copy.deepcopy(module)
+    except Exception as error:  # the network's own code
+        raise UsageError(f"{type(module).__name__} cannot be copied: {error}") from error
+    return External(network.to(torch.get_default_device()), inputs=of_transformers(network))
 
 
 def function(source: str) -> Callable[..., Any]:

@@ -20,13 +20,15 @@ def run_without_sync(fn: Callable[[], object]) -> None:
     """Run `fn` once; UnsupportedError if one of its operators synchronizes with the device.
 
     A synchronizing operator cannot be captured; detecting it here avoids the side effects of a failed capture.
+    Code that asks is told that it is captured: that of Transformers otherwise reads masks on the host.
     """
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the mode is a prototype and does not detect every synchronization
         torch.cuda.set_sync_debug_mode("error")
     try:
-        fn()
+        with _as_if_captured():
+            fn()
     except RuntimeError as error:
         if "synchronizing" not in str(error):
             raise
@@ -36,6 +38,17 @@ def run_without_sync(fn: Callable[[], object]) -> None:
         ) from error
     finally:
         torch.cuda.set_sync_debug_mode(mode)
+
+
+@contextmanager
+def _as_if_captured() -> Iterator[None]:
+    """Within it, `torch.cuda.is_current_stream_capturing` is true."""
+    asked = torch.cuda.is_current_stream_capturing
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
 
 
 def capture(
