@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from lamina.cli.handled import end_cleanly_on_sigterm, handled
-from lamina.errors import INTERRUPTED, TERMINATED
+from lamina.errors import INTERNAL, INTERRUPTED, TERMINATED
 from lamina.pipeline.runs import closing
 from lamina.record import Run
 from lamina.store import Store, open_store
@@ -78,6 +78,17 @@ def test_a_second_signal_ends_at_once() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(30)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_file_of_the_command_that_cannot_be_used_is_no_defect(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise FileNotFoundError(errno.ENOENT, "x", "/proc/none.html")
+
+    assert ends(fail).exit_code == INTERNAL  # lamina's own file
+    monkeypatch.setattr(sys, "argv", ["lamina", "report", "-o", "/proc/none.html"])
+    result = ends(fail)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("lamina: /proc/none.html: No such file or directory: name another file")
 
 
 @pytest.mark.parametrize(

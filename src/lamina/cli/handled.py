@@ -165,6 +165,8 @@ def _advice(error: Exception) -> str:
     if number in _HOST:
         file = getattr(error, "filename", None)
         return f"{f'{file}: ' if file else ''}{os.strerror(number)}: {_HOST[number]}"
+    if isinstance(error, OSError) and number and str(error.filename) in sys.argv:
+        return f"{error.filename}: {os.strerror(number)}: name another file"
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         return "out of host memory: choose a smaller batch or network, or free memory"
     return ""

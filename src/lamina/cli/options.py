@@ -70,12 +70,15 @@ SpecArgument = Annotated[
         metavar="SPEC...",
         help="A network of the zoo (alexnet), a file (.dnnmark, .dnntemplate, .toml), a recipe, "
         "timm:NAME, torchvision:NAME, transformers:NAME (a type such as bert or a class such as BertModel, with "
-        "random weights) or package.module:function.",
+        "random weights), package.module:function or file.py:function.",
     ),
 ]
 OneSpecArgument = Annotated[
     str,
-    typer.Argument(metavar="SPEC", help="A network of the zoo, a workload file, a recipe, or package.module:function."),
+    typer.Argument(
+        metavar="SPEC",
+        help="A network of the zoo, a workload file, a recipe, package.module:function or file.py:function.",
+    ),
 ]
 PrecisionOption = Annotated[
     str,

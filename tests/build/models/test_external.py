@@ -75,6 +75,26 @@ def test_a_callable_is_called(name: str) -> None:
     assert (loaded.input, loaded.classes) == (None, None)
 
 
+def test_a_file_is_imported_with_those_beside_it(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = package / "elsewhere"
+    folder.mkdir()
+    text = "from torch.nn import Linear\nfrom width_of_mine import W\nNet = lambda: Linear(W, 1)"
+    (folder / "my-net.py").write_text(text)
+    (folder / "width_of_mine.py").write_text("W = 7\n")
+    (folder / "json.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(package)
+    for source in ("elsewhere/my-net.py:Net", f"{folder}/my-net.py:Net"):
+        module = external.load(source).module
+        assert isinstance(module, nn.Linear) and module.in_features == 7
+    with pytest.raises(UsageError, match="nowhere.py: there is no such file"):
+        external.load("nowhere.py:Net")
+    with pytest.raises(UsageError, match="'json' is the name of another module too: rename the file"):
+        external.load("elsewhere/json.py:Net")
+    with pytest.raises(UsageError, match="'my-net' has no 'Nett': did you mean 'Net'"):
+        external.load("elsewhere/my-net.py:Nett")
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -1,14 +1,16 @@
-"""Networks of torchvision, timm, transformers (``PACKAGE:NAME``) and of any ``package.module:callable``."""
+"""Networks of torchvision, timm, transformers (``PACKAGE:NAME``) and of any ``package.module:callable`` or file."""
 
 from __future__ import annotations
 
 import copy
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,7 +41,8 @@ class External:
 def load(source: str, settings: Mapping[str, str] | None = None) -> External:
     """Build the network that ``source`` names, without pretrained weights.
 
-    ``package.module:callable`` calls ``callable()``; dots after the colon reach into classes.
+    ``package.module:callable`` and ``folder/file.py:callable`` call ``callable()``; dots after the colon reach into
+    classes.
     ``transformers:bert`` is a model type, ``transformers:BertModel`` a class; ``settings`` change their configuration.
     Importing runs the package's code: load only what you would run.
 
@@ -60,7 +63,8 @@ def _load(source: str, settings: Mapping[str, str]) -> External:
     package, colon, name = source.partition(":")
     if not (colon and package and name):
         raise UsageError(
-            "expected a model as PACKAGE.MODULE:CALLABLE, torchvision:NAME, timm:NAME or transformers:NAME, "
+            "expected a model as PACKAGE.MODULE:CALLABLE, FILE.py:CALLABLE, torchvision:NAME, timm:NAME or "
+            "transformers:NAME, "
             f"got {source!r}"
         )
     if settings and package in ("timm", "torchvision"):
@@ -172,8 +176,22 @@ _MISSING = object()
 
 
 def _imported(name: str) -> ModuleType:
+    if name.endswith(".py"):
+        return _of_file(Path(name).absolute())
     with _explained(name, f"importing {name!r}"):
         return importlib.import_module(name)
+
+
+def _of_file(path: Path) -> ModuleType:
+    """The module of a file, which may import others beside it."""
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    module = _imported(path.stem)
+    if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
+        raise UsageError(f"{path}: {path.stem!r} is the name of another module too: rename the file")
+    return module
 
 
 @contextmanager
