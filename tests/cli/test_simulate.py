@@ -52,6 +52,12 @@ def test_a_malformed_file_names_its_lines(lamina: Lamina, tmp_path: Path) -> Non
     assert lamina("simulate", "validate", str(tmp_path / "none.csv")).exit_code == 2
 
 
+def test_only_networks_of_packages_have_an_input_size(lamina: Lamina) -> None:
+    for command in (["run"], ["compaction-engine"], ["training", "--bench", "a", "--sparsity", "b"]):
+        result = lamina("simulate", *command, "lenet5", "--input-size", "1x32x32")
+        assert result.exit_code == 2 and "are for networks of packages" in result.stderr
+
+
 def test_devices_are_listed_and_shown(lamina: Lamina) -> None:
     assert "mi6" in lamina("simulate", "devices").stdout.split()
     assert "clock_ghz = 1.0" in lamina("simulate", "devices", "mi6").stdout

@@ -9,6 +9,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.cli.networks import check_networks
 from lamina.cli.simulate import (
     BatchOption,
     DeviceOption,
@@ -37,6 +38,7 @@ def compaction_engine(
     layer: LayersOption = None,
     device: DeviceOption = "mi6",
     batch: BatchOption = None,
+    input_size: options.InputSizeOption = "",
     density: Annotated[
         float | None, typer.Option("--density", min=0, max=1, help="Fraction of the layers' inputs that is not zero.")
     ] = None,
@@ -85,6 +87,7 @@ def compaction_engine(
 
         lamina simulate compaction-engine alexnet --batch 16 --density 0.4 --sample --attribute
     """
+    check_networks([network], [], input_size)
     hierarchy()
     from lamina.cli import printing
     from lamina.pipeline.simulate import compaction, simulate
@@ -97,8 +100,8 @@ def compaction_engine(
     named = options.choices("--control", ",".join(control), CONTROLS) if control else []
     wanted: list[Control] = [each for each in CONTROLS if each in named or (attribute and each in NEEDED)]
     chosen: dict[str, Any] = {"network": network, "device.preset": device, "sampling": sample}
-    given = {"batch": batch, "density": density, "pattern": pattern or None, "masks": masks or None}
-    chosen |= {key: value for key, value in given.items() if value is not None}
+    given = {"batch": batch, "density": density, "input_size": input_size, "pattern": pattern, "masks": masks}
+    chosen |= {key: value for key, value in given.items() if value not in (None, "")}
     if masks and not pattern:
         chosen["pattern"] = "recorded"
     chosen |= {key: value_of(value) for key, value in options.pairs(set_).items()}

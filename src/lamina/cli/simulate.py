@@ -17,6 +17,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.cli.networks import check_networks
 from lamina.errors import MissingError
 
 if TYPE_CHECKING:
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Simulate a GPU's memory hierarchy; validate it against measured runs.")
 
-NetworkArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A network of the zoo, a file or a recipe.")]
+NetworkArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NETWORK",
+        help="A network of the zoo, a file, a recipe, package.module:function or file.py:function.",
+    ),
+]
 LayersOption = Annotated[
     list[str] | None,
     typer.Option("--layer", help="Name or pattern of convolutions, such as 'features.*'. Repeatable; default all."),
@@ -56,6 +63,7 @@ def run(
     layer: LayersOption = None,
     device: DeviceOption = "mi6",
     batch: BatchOption = None,
+    input_size: options.InputSizeOption = "",
     set_: Annotated[
         list[str],
         typer.Option(
@@ -76,11 +84,15 @@ def run(
 
     Exit codes: 0 done, 1 a layer has no result, 2 usage, 70 internal error, 130 interrupted.
 
-    Example:
+    Examples:
 
         lamina simulate run alexnet --batch 16 --layer 'features.*' --set sampling=true
+
+        lamina simulate run mymodels.py:net --input-size 3x64x64 --batch 8
     """
-    settings = {"network": network, "device.preset": device} | ({"batch": batch} if batch else {})
+    check_networks([network], [], input_size)
+    given = {"batch": batch, "input_size": input_size}
+    settings = {"network": network, "device.preset": device} | {key: value for key, value in given.items() if value}
     simulate_layers(settings, set_, layer or [], workers, store, resume, fresh, format_, options.whole_plan(plan))
 
 

@@ -9,6 +9,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.cli.networks import check_networks
 from lamina.cli.simulate import (
     BatchOption,
     DeviceOption,
@@ -49,6 +50,7 @@ def training(
     bins: Annotated[int, typer.Option("--bins", min=1, help="Bins of sparsity, each simulated at its center.")] = 10,
     device: DeviceOption = "mi6",
     batch: BatchOption = None,
+    input_size: options.InputSizeOption = "",
     sample: Annotated[
         bool,
         typer.Option("--sample/--whole", help="Simulate a sample of each layer's workgroups and extrapolate, or all."),
@@ -73,6 +75,7 @@ def training(
 
         lamina simulate training alexnet --bench 1f0c --sparsity 77aa --point precision=fp32 --batch 16
     """
+    check_networks([network], [], input_size)
     hierarchy()
     from lamina.cli import printing
     from lamina.pipeline.simulate import simulate
@@ -88,6 +91,7 @@ def training(
     named = options.choices("--phases", phases, PHASES)
     chosen: dict[str, str | int | float | bool] = {"network": network, "device.preset": device, "sampling": sample}
     chosen |= {"batch": batch} if batch else {}
+    chosen |= {"input_size": input_size} if input_size else {}
     chosen |= {key: value_of(value) for key, value in options.pairs(set_).items()}
     with open_store(options.store_url(store)) as database, simulating(workers) as (engine, watch):
         measured, observed = database.run(bench), database.run(sparsity)

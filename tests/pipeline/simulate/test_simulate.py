@@ -51,6 +51,15 @@ def test_layers_are_chosen_by_name_or_pattern(pattern: str, count: int) -> None:
     assert len(Planner().jobs(LENET | {"layer": pattern})) == count
 
 
+def test_networks_of_files_have_their_input_size(tmp_path: Path) -> None:
+    (tmp_path / "simulated_net.py").write_text("from torch import nn\nnet = lambda: nn.Conv2d(3, 8, 3, padding=1)\n")
+    named = {"network": f"{tmp_path}/simulated_net.py:net", "batch": 2}
+    jobs = [Planner().jobs(named | {"input_size": size})[0] for size in ("3x8x8", "3x4x4")]
+    assert [(job.gemm.m, job.gemm.n, job.gemm.k) for job in jobs] == [(8, 2 * 64, 27), (8, 2 * 16, 27)]
+    with pytest.raises(UsageError, match="its input shape is unknown; set it, such as --input-size 3x224x224"):
+        Planner().jobs(named)
+
+
 def test_a_phase_is_a_product_of_its_own() -> None:
     forward, *others = (Planner().jobs(LENET | {"phase": phase.value})[1] for phase in Phase)
     assert [(job.gemm.m, job.gemm.n, job.gemm.k) for job in others] == [(6, 196, 400), (16, 150, 100)]
@@ -83,6 +92,7 @@ def test_a_device_file_is_a_device(tmp_path: Path) -> None:
         ({"batch": True}, SpecError, "batch = True"),
         ({"unit": "dens"}, UsageError, "unit 'dens' is unknown"),
         ({"device.preset": "mi7"}, UsageError, "device 'mi7' is unknown"),
+        ({"input_size": "3x"}, SpecError, "input_size = '3x': expected sizes such as 3x224x224"),
         ({"device.l2.byte": 1}, SpecError, "device: key 'l2.byte' is unknown: did you mean 'l2.bytes'"),
         ({"device.l2.bytes": 3}, SpecError, "device: l2.bytes = 3: expected"),
         ({"device.l1.ways": 0}, SpecError, "device: l1.ways = 0: expected at least 1"),

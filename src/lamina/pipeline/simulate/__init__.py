@@ -28,7 +28,7 @@ from lamina.spec.faults import plain
 from lamina.store import Store
 
 DEFAULTS: Settings = {"unit": "dense", "device.preset": "mi6"}
-OWN = ("unit", "network", "layer", "batch", "phase", "device.preset")
+OWN = ("unit", "network", "input_size", "layer", "batch", "phase", "device.preset")
 """Settings of every job; the others are those of the device or of the simulated unit."""
 VERBS = ("simulate", "sweep")
 SOFTWARE = ("lamina", "commit", "numpy")
@@ -64,14 +64,15 @@ class Planner:
     """Creates jobs from settings; each network is read once."""
 
     def __init__(self) -> None:
-        self._networks: dict[tuple[str, int | None], tuple[int, tuple[ConvolutionGemm, ...]]] = {}
+        self._networks: dict[tuple[Any, ...], tuple[int, tuple[ConvolutionGemm, ...]]] = {}
 
     def jobs(self, settings: Settings, source: str = "--set") -> tuple[Job, ...]:
         """One job per selected layer: all convolutions, or those that match ``layer``.
 
-        ``network`` and ``batch``, ``layer`` (a name, or a pattern such as ``features.*``), ``phase`` (by default
-        forward), ``unit``, and ``device.preset`` (a shipped device or a device file) select what to simulate; keys such
-        as ``device.l2.bytes`` change the device; all others are options of the unit.
+        ``network`` and ``batch``, ``input_size`` (such as ``3x224x224``, where the network's package does not define
+        it), ``layer`` (a name, or a pattern such as ``features.*``), ``phase`` (by default forward), ``unit``, and
+        ``device.preset`` (a shipped device or a device file) select what to simulate; keys such as ``device.l2.bytes``
+        change the device; all others are options of the unit.
 
         Raises:
             UsageError, SpecError: a setting is unknown, missing or invalid; all faults of one kind at once.
@@ -85,20 +86,22 @@ class Planner:
         name = str(requested["unit"])
         options, device = _options(name, requested, source), _device(requested, source)
         network, phase = str(requested["network"]), _phase(requested, source)
-        batch, gemms = self._gemms(network, _batch(requested, source))
+        batch, gemms = self._gemms(network, input_size(requested, source), _batch(requested, source))
         return tuple(
             Job(name, network, batch, backward(gemm, phase), device, options)
             for gemm in _chosen(gemms, requested.get("layer"), source)
         )
 
-    def _gemms(self, network: str, batch: int | None) -> tuple[int, tuple[ConvolutionGemm, ...]]:
-        if (network, batch) not in self._networks:
-            target, _ = find(network)
+    def _gemms(
+        self, network: str, size: tuple[int, ...] | None, batch: int | None
+    ) -> tuple[int, tuple[ConvolutionGemm, ...]]:
+        if (network, size, batch) not in self._networks:
+            target, _ = find(network, input_size=size)
             found = convolutions(target.resolve(batch))
             if not found:
                 raise UsageError(f"{network}: expected a network with convolutions, got none")
-            self._networks[network, batch] = batch or target.batch, found
-        return self._networks[network, batch]
+            self._networks[network, size, batch] = batch or target.batch, found
+        return self._networks[network, size, batch]
 
 
 def simulate(
@@ -219,6 +222,21 @@ def _device(requested: Settings, source: str) -> Device:
         return device.changed(changes) if changes else device
     except SpecError as error:
         raise SpecError(source, [replace(each, message=f"device: {each.message}") for each in error.faults]) from None
+
+
+def input_size(requested: Settings, source: str) -> tuple[int, ...] | None:
+    """The shape of a sample that settings ask for, such as ``3x224x224``.
+
+    Raises:
+        SpecError: it is no shape.
+    """
+    text = requested.get("input_size")
+    if text is None:
+        return None
+    sizes = str(text).split("x")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise SpecError(source, f"input_size = {text!r}: expected sizes such as 3x224x224")
+    return tuple(map(int, sizes))
 
 
 def _batch(requested: Settings, source: str) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.errors import UsageError
-from lamina.pipeline.simulate import Planner
+from lamina.pipeline.simulate import Planner, input_size
 from lamina.pipeline.simulate.compaction import LayerGain, Simulate, gains, plan
 from lamina.pipeline.targets import find
 from lamina.record import LayerRun, Run, Sparsity
@@ -65,7 +65,7 @@ def training_gain(
     """
     if bins < 1:
         raise UsageError(f"bins: expected at least 1, got {bins}")
-    target, _ = find(str(settings["network"]))
+    target, _ = find(str(settings["network"]), input_size=input_size(settings, "--input-size"))
     layers = target.resolve(target.batch)
     convolutions = [each.name for each in layers if isinstance(each.layer, Convolution)]
     share, shares = time_shares(_rows(rows, convolutions, point or {}, phases), convolutions)
