@@ -174,7 +174,7 @@ def unfit(model: Any) -> str | None:
     for name, module in model.named_modules():
         if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
             path = f"model.{name}" if name else "model"
-            return f"{path}: torch.compile has compiled it: convert the model first, and compile what you get"
+            return f"{path}: expected what torch.compile has not compiled yet; compile the model that you get"
     return None
 
 

@@ -202,3 +202,14 @@ def test_lazy_parameters_need_a_size_first() -> None:
         lamina.apply(model, plan)
     model(torch.randn(2, 8))
     assert type(quiet(model, plan)[0]).__name__ == "BlockCirculantLinear"
+
+
+def test_compiled_models_and_what_is_no_module_are_refused() -> None:
+    plan = plan_of(net(), {"0": METHOD})
+    compiled = torch.compile(net(), backend="eager")
+    before = [*compiled.state_dict()]
+    with pytest.raises(UsageError, match=r"model: expected what torch\.compile has not compiled yet"):
+        lamina.apply(compiled, plan)
+    assert [*compiled.state_dict()] == before
+    with pytest.raises(UsageError, match=r"model: expected a torch\.nn\.Module, got function"):
+        lamina.apply(lambda x: x, plan)  # type: ignore[arg-type]
