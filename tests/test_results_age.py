@@ -71,22 +71,6 @@ def test_where_masks_are_from_makes_no_result_old(monkeypatch: pytest.MonkeyPatc
     assert first == second != third
 
 
-def test_checks_that_only_raise_make_no_result_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = "from m import g\ndef f(a):\n    return g(a)\n"
-    refusing = "from m import UsageError, g\ndef f(a):\n    if not a:\n        raise UsageError('a')\n    return g(a)\n"
-    turning = (
-        "from m import UsageError, g\ndef f(a):\n    try:\n        return g(a)\n"
-        "    except OSError as error:\n        raise UsageError(a) from error\n"
-    )
-    other = refusing.replace("raise UsageError('a')", "a = 1")
-    elsewhere = plain.replace("from m", "from n")
-    blobs = dict(zip("12345", (plain, refusing, turning, other, elsewhere), strict=True))
-    monkeypatch.setitem(TOOL["code"].__wrapped__.__globals__, "git", lambda *words: blobs[words[-1]])
-    codes = [TOOL["code"].__wrapped__(blob, "m.py") for blob in "12345"]
-    assert codes[0] == codes[1] == codes[2]
-    assert len({codes[0], *codes[3:]}) == 3
-
-
 def test_texts_make_no_result_old(monkeypatch: pytest.MonkeyPatch) -> None:
     python = '"""Module."""\ndef f(a):\n    """Text."""\n    return g(a, doc="Text.")  # why\n'
     cuda = "// Adds.\nint f(int a) {\n  return a + 1;  /* why\n*/ }\n"

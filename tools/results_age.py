@@ -1,7 +1,7 @@
 """The age of results: how many files of the code that each results file measures have changed since.
 
 Comments, docstrings, texts of columns and options, the layout of lines, and where masks are from are not code: a change
-of them makes no result old. Nor are checks that only raise, which whatever was measured has passed.
+of them makes no result old.
 
 Run: python tools/results_age.py            one line for each file that is not of today's code
      python tools/results_age.py --page F   writes them as a page
@@ -14,7 +14,7 @@ import ast
 import json
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -34,8 +34,7 @@ LAYERS = (f"{METHODS}/circulant", f"!{METHODS}/circulant/lstm", *KERNELS)
 """Circulant layers of networks without recurrence. ``!`` leaves a folder out."""
 CIRCULANT = (f"{METHODS}/circulant", "accelerate/papers/circulant_ladder", *KERNELS)
 NO_MASKS = "!simulate/workloads/masks"
-WHOLE = ("accelerate/select", "pipeline/graphed", "!pipeline/graphed/state.py", "pipeline/convert.py")
-"""What decides and runs whole steps; the comparison of captured steps with eager mode is not timed."""
+WHOLE = ("accelerate/select", "pipeline/graphed", "pipeline/convert.py")
 SPARSE = (f"{METHODS}/activation_sparsity", "accelerate/training/sparsity_monitor", *KERNELS)
 ELIMINATION = (f"{METHODS}/elimination", *KERNELS)
 FISSION = (f"{METHODS}/weight_only", "accelerate/papers/on_chip_fission", *KERNELS)
@@ -180,37 +179,10 @@ def code(blob: str, path: str) -> str:
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if hasattr(node, "body") and isinstance(node.body, list):
-            node.body = list(unchecked(one for one in node.body if not is_text(one)))
+            node.body = [one for one in node.body if not is_text(one)]
         if isinstance(node, ast.Call):
             node.keywords = [one for one in node.keywords if one.arg not in TEXTS or not is_string(one.value)]
-    if not path.endswith("__init__.py"):
-        drop_unused_imports(tree)
     return ast.dump(tree)
-
-
-def unchecked(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements without checks that only raise, and without what turns an error into another."""
-    for one in body:
-        match one:
-            case ast.If(body=body, orelse=[]) if only_raises(body):
-                continue
-            case ast.Try(handlers=caught, orelse=[], finalbody=[]) if all(only_raises(each.body) for each in caught):
-                yield from unchecked(one.body)
-            case _:
-                yield one
-
-
-def only_raises(body: list[ast.stmt]) -> bool:
-    """Whether a block raises an error and does nothing else."""
-    return len(body) == 1 and isinstance(body[0], ast.Raise)
-
-
-def drop_unused_imports(tree: ast.Module) -> None:
-    """Leave out what is imported for a check alone."""
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            node.names = [one for one in node.names if (one.asname or one.name).split(".")[0] in used]
 
 
 def is_text(node: ast.AST) -> bool:

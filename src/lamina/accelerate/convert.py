@@ -99,8 +99,7 @@ def convert(
         UsageError: ``config`` is no configuration of a method, a layer's weights cannot be used, the model is no module
             or compiled, or it does not take the example.
     """
-    if (reason := unfit(model)) is not None:
-        raise UsageError(reason)
+    require_convertible(model)
     standardized = standard(model)
     try:
         converted, record = _converted(standardized, config, where, example, selector, progress)
@@ -167,15 +166,18 @@ def _converted(
     return model, Conversion(written, tuple(layers))
 
 
-def unfit(model: Any) -> str | None:
-    """Why layers of a model cannot be replaced: it is no module, or compiled; or nothing."""
+def require_convertible(model: Any) -> None:
+    """Check that layers of a model can be replaced.
+
+    Raises:
+        UsageError: it is no module, or `torch.compile` has compiled it or a part of it.
+    """
     if not isinstance(model, nn.Module):
-        return f"model: expected a torch.nn.Module, got {type(model).__name__}"
+        raise UsageError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     for name, module in model.named_modules():
         if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
             path = f"model.{name}" if name else "model"
-            return f"{path}: expected what torch.compile has not compiled yet; compile the model that you get"
-    return None
+            raise UsageError(f"{path}: expected what torch.compile has not compiled yet; compile what you get")
 
 
 def standard(model: nn.Module) -> nn.Module:

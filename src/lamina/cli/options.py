@@ -17,6 +17,7 @@ import typer
 
 from lamina.errors import UsageError, nearest
 from lamina.spec.method import METHODS
+from lamina.spec.shape import parse
 
 if TYPE_CHECKING:
     from lamina.spec import Input, Method
@@ -276,10 +277,9 @@ def counts(option: str, text: str) -> list[int]:
 
 def shape(option: str, text: str) -> tuple[int, ...]:
     """Sizes between ``x``: ``3x224x224``."""
-    sizes = text.split("x")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+    if (sizes := parse(text)) is None:
         raise UsageError(f"{option}: expected sizes such as 3x224x224, got {text!r}")
-    return tuple(map(int, sizes))
+    return sizes
 
 
 REAL, COMPLEX = ("float32", "float16", "bfloat16", "float64"), ("complex64", "complex128")

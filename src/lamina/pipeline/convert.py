@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.operands import HAS_TRITON
-from lamina.accelerate.convert import Progress, Where, unfit
+from lamina.accelerate.convert import Progress, Where, require_convertible
 from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation, fuse_activations
 from lamina.accelerate.registry import method_of
 from lamina.accelerate.select import MIN_SPEEDUP, SHORT_US, Cache, Selector, Timer, forget_compiled
@@ -111,10 +111,8 @@ def convert(
         ['circulant[block_size=16]']
     """
     methods = _methods(config)
-    if (reason := unfit(model)) is not None:
-        raise UsageError(reason)
-    if mode not in MODES:
-        raise UsageError(f"mode {mode!r} is unknown: {nearest(str(mode), MODES)}")
+    require_convertible(model)
+    _require_known(mode)
     if select == "model" and any(isinstance(one, Method) for one in methods):
         raise UsageError("select='model': there is no cost model for convolution algorithms; use select='measure'")
     training = model.training if training is None else training
@@ -331,9 +329,13 @@ def prepare_replay(device: torch.device, *, wait: bool = True) -> None:
         wait_for_extension() if wait else extension()
 
 
-def _check(mode: Mode, device: torch.device) -> None:
+def _require_known(mode: Mode) -> None:
     if mode not in MODES:
         raise UsageError(f"mode {mode!r} is unknown: {nearest(str(mode), MODES)}")
+
+
+def _check(mode: Mode, device: torch.device) -> None:
+    _require_known(mode)
     if mode in CAPTURED and device.type != "cuda":
         raise UsageError(f"mode {mode!r}: CUDA graphs need a GPU, the model is on {device.type}; use mode='eager'")
 

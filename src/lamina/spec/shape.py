@@ -22,6 +22,16 @@ def show(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
+def parse(text: str) -> Shape | None:
+    """The shape that `show` writes so, or nothing.
+
+    >>> parse("3x224x224")
+    (3, 224, 224)
+    """
+    sizes = text.split("x")
+    return tuple(map(int, sizes)) if all(size.isdecimal() and int(size) > 0 for size in sizes) else None
+
+
 def window_floor(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
     """Output size of a window that stays inside the padded input (convolution; default of pooling).
 

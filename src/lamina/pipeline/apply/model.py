@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.batchnorm import fold_batchnorm
-from lamina.accelerate.convert import put, standard_twin, unfit
+from lamina.accelerate.convert import put, require_convertible, standard_twin
 from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.methods.circulant.nn import allow_fallback
 from lamina.accelerate.methods.elimination.convert import unfitted
@@ -96,8 +96,7 @@ def applied(model: nn.Module, plan: Plan, example: Any = None, source: Path | No
         UsageError: nothing of the plan fits the model, its lazy parameters have no sizes yet, it is no module, or
             `torch.compile` has compiled it.
     """
-    if (reason := unfit(model)) is not None:
-        raise UsageError(reason)
+    require_convertible(model)
     if any(is_lazy(one) for one in model.parameters()):
         raise UsageError("the model has lazy parameters without a size: run it on a batch of inputs first")
     model, done = _fitted(model, plan, source) or replaced_by(model, plan, folding=True)

@@ -25,6 +25,7 @@ from lamina.simulate.jobs import DEVICE, Job, Options, Result, Settings, Value, 
 from lamina.simulate.workloads import ConvolutionGemm, backward, convolutions
 from lamina.spec import Phase
 from lamina.spec.faults import plain
+from lamina.spec.shape import parse
 from lamina.store import Store
 
 DEFAULTS: Settings = {"unit": "dense", "device.preset": "mi6"}
@@ -233,10 +234,9 @@ def input_size(requested: Settings, source: str) -> tuple[int, ...] | None:
     text = requested.get("input_size")
     if text is None:
         return None
-    sizes = str(text).split("x")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+    if (sizes := parse(str(text))) is None:
         raise SpecError(source, f"input_size = {text!r}: expected sizes such as 3x224x224")
-    return tuple(map(int, sizes))
+    return sizes
 
 
 def _batch(requested: Settings, source: str) -> int | None:
