@@ -79,6 +79,17 @@ def test_any_outputs_and_sparse_gradients(updates: list[Any]) -> None:
     assert torch.equal(updates[0].copies[0], model.table.weight)  # which the update leaves out
 
 
+def test_the_loss_is_the_sum_of_mean_squares() -> None:
+    real = torch.randn(3, 5, requires_grad=True)
+    other = torch.randn(7, dtype=torch.complex64, requires_grad=True)
+    loss = steps.plain_loss(real)
+    loss.backward()
+    torch.testing.assert_close(loss, real.square().mean())
+    torch.testing.assert_close(real.grad, 2 * real.detach() / real.numel())
+    both = steps.plain_loss({"a": (real.bfloat16(), torch.ones(2, dtype=torch.int64)), "b": other})
+    torch.testing.assert_close(both, real.bfloat16().float().square().mean() + other.abs().square().mean())
+
+
 def test_a_whole_step_without_training_or_parameters_has_no_update(updates: list[Any]) -> None:
     model, x = nn.Linear(4, 2), torch.randn(3, 4)
     assert torch.equal(layer_step(model, call_of(model, x), "eager", False, whole=True)(), model(x))  # type: ignore[arg-type]

@@ -77,6 +77,19 @@ def test_another_error_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     assert switch.mode == 0
 
 
+def test_code_that_refuses_a_capture_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = SyncMode(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+    def refuses() -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise ValueError("not in a graph, please")
+
+    with pytest.raises(UnsupportedError, match="CUDA can capture, got: not in a graph, please;"):
+        capture.run_without_sync(refuses)
+    assert switch.mode == 0
+
+
 @pytest.mark.gpu
 def test_code_that_synchronizes_only_where_it_is_not_captured_is_timed() -> None:
     x = torch.randn(64, 64, device="cuda")

@@ -17,31 +17,34 @@ _failed: list[torch.cuda.CUDAGraph] = []
 
 
 def run_without_sync(fn: Callable[[], object]) -> None:
-    """Run `fn` once; UnsupportedError if one of its operators synchronizes with the device.
+    """Run `fn` once; UnsupportedError if one of its operators synchronizes with the device, or it refuses a capture.
 
     A synchronizing operator cannot be captured; detecting it here avoids the side effects of a failed capture.
     Code that asks is told that it is captured: that of Transformers otherwise reads masks on the host.
     """
-    mode = torch.cuda.get_sync_debug_mode()
+    mode, error = torch.cuda.get_sync_debug_mode(), None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the mode is a prototype and does not detect every synchronization
         torch.cuda.set_sync_debug_mode("error")
     try:
-        with _as_if_captured():
+        with as_if_captured():
             fn()
-    except RuntimeError as error:
-        if "synchronizing" not in str(error):
-            raise
-        raise UnsupportedError(
-            f"graph clock: expected a callable that does not synchronize, got: {_reason(error)}; "
-            "use the 'cupti' or 'events' clock"
-        ) from error
+        return
+    except Exception as raised:
+        error = raised
     finally:
         torch.cuda.set_sync_debug_mode(mode)
+    waits = isinstance(error, RuntimeError) and "synchronizing" in str(error)
+    if not waits:
+        fn()  # raises an error that has nothing to do with captures
+    needed = "does not synchronize" if waits else "CUDA can capture"
+    raise UnsupportedError(
+        f"graph clock: expected a callable that {needed}, got: {_reason(error)}; use the 'cupti' or 'events' clock"
+    ) from error
 
 
 @contextmanager
-def _as_if_captured() -> Iterator[None]:
+def as_if_captured() -> Iterator[None]:
     """Within it, `torch.cuda.is_current_stream_capturing` is true."""
     asked = torch.cuda.is_current_stream_capturing
     torch.cuda.is_current_stream_capturing = lambda: True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from lamina.errors import LaminaError, UsageError
+from lamina.measure.clocks.capture import as_if_captured
 from lamina.pipeline.graphed.batch import Batch, ModelState, batch_of, device_of
 from lamina.pipeline.graphed.record import WARMUP, Aside, Replayable, memory_pool, record
-from lamina.pipeline.graphed.state import State, judge, rounding
+from lamina.pipeline.graphed.state import Run, State, compare
 
 _log = logging.getLogger(__name__)
 
@@ -175,28 +177,29 @@ class GraphedModel(nn.Module):
         return recording
 
     def _compare(self, recording: _Recording, batch: Batch) -> None:
-        """Run the passes twice in eager mode and once by the graphs, each from the same state, which is restored."""
+        """Run the passes in eager mode and by the graphs, each from the same state, which is restored."""
         start = State(self._state.tensors, self.device)
-        found = []
         seed = [None if g is None else torch.randn_like(g) for g in recording.received]
+        kind = self.device.type
+        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+        def run(how: Run) -> list[Tensor]:
+            start.restore()
+            if how == "graph":
+                recording.batch.fill(batch)
+                recording.forward.replay()
+                results = [y.clone() for y in recording.outputs]
+                if recording.backward is not None:
+                    self._send(recording, seed)
+                    recording.backward.replay()
+                    results += [g for g in recording.gradients if g is not None]
+            else:
+                with self._stream.work(), as_if_captured() if how == "told" else nullcontext():
+                    results = [t for t in self._once(batch.static(self.device), seed or None) if t is not None]
+            return [t.clone() for t in results] + start.changes()
+
         try:
-            for run in ("eager", "again", "graphs"):
-                start.restore()
-                if run == "graphs":
-                    recording.batch.fill(batch)
-                    recording.forward.replay()
-                    results = [y.clone() for y in recording.outputs]
-                    if recording.backward is not None:
-                        self._send(recording, seed)
-                        recording.backward.replay()
-                        results += [g for g in recording.gradients if g is not None]
-                else:
-                    with self._stream.work():
-                        results = [t for t in self._once(batch.static(self.device), seed or None) if t is not None]
-                found.append([t.clone() for t in results] + start.changes())
-            kind = self.device.type
-            cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-            judge(found[2], found[0], found[1], "outputs, gradients and buffers", rounding(self.module, cast))
+            compare(run, "outputs, gradients and buffers", self.module, cast)
         finally:
             start.restore()
 

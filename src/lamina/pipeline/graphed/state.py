@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -59,12 +59,11 @@ def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     return (error / norm) ** 0.5 if norm else float("inf") if error else 0.0
 
 
-def rounding(model: nn.Module, autocast: torch.dtype | None) -> float:
+def rounding(model: nn.Module, autocast: torch.dtype | None = None) -> float:
     """The unit roundoff of what a model multiplies: in a capture other kernels may compute the same.
 
-    Libraries choose other algorithms there, and Transformers gives attention a mask in place of ``is_causal``. Under
-    ``autocast`` it is that of its dtype. Float32 is rounded where TF32 is allowed, which is the default of convolutions
-    and recurrent layers.
+    Under ``autocast`` it is that of its dtype. Float32 is rounded where TF32 is allowed, which is the default of
+    convolutions and recurrent layers.
     """
     types = {p.dtype for p in model.parameters() if p.is_floating_point()} if autocast is None else {autocast}
     cudnn: Any = torch.backends.cudnn
@@ -76,16 +75,34 @@ def rounding(model: nn.Module, autocast: torch.dtype | None) -> float:
     return max(eps.values(), default=0.0) / 2
 
 
-def judge(
-    replayed: Sequence[Tensor], eager: Sequence[Tensor], again: Sequence[Tensor], what: str, rounded: float = 0.0
-) -> None:
-    """Compare a replay with an eager run, beside the distance of two eager runs and the `rounding` of products.
+Run = Literal["eager", "told", "graph"]
+
+
+def compare(run: Callable[[Run], list[Tensor]], what: str, model: nn.Module, autocast: torch.dtype | None) -> None:
+    """Compare a graph with eager mode, beside the distance of two eager runs and the `rounding` of products.
+
+    Code that asks may choose other kernels in a capture: that of Transformers gives attention a mask in place of
+    ``is_causal``. Then the graph is compared with eager code that is told that it is captured, whose distance from
+    eager mode is at most the rounding under ``autocast``.
+
+    Args:
+        run: the results from one and the same state: in eager mode, in eager mode as if captured, or of the graph, the
+            last of which is the last call.
 
     Raises:
-        CheckError: the replay is farther from eager mode than its own spread and rounding explain.
+        CheckError: the graph is farther from eager mode.
     """
-    noise, error = distance(again, eager), distance(replayed, eager)
-    if not error <= max(NOISE * noise, EXACT, rounded):
+    eager, again, replayed = run("eager"), run("eager"), run("graph")
+    noise = distance(again, eager)
+    allowed = max(NOISE * noise, EXACT, rounding(model))
+    error = distance(replayed, eager)
+    if error <= allowed:
+        return
+    told = run("told")
+    chosen = distance(told, eager)  # 0 where code does not ask
+    if chosen <= max(allowed, rounding(model, autocast)):
+        error = distance(run("graph"), told)
+    if not error <= allowed:
         raise CheckError(
             f"{what} by a CUDA graph differ from eager mode by {error:.1e} (two eager runs: {noise:.1e}), so a value "
             "was fixed at capture; look for Python code that depends on the batch or the step, or run in eager mode"

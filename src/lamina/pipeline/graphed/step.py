@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from lamina.errors import UsageError
+from lamina.measure.clocks.capture import as_if_captured
 from lamina.pipeline.graphed.batch import Batch, ModelState, batch_of, device_of
 from lamina.pipeline.graphed.record import WARMUP, Aside, Replayable, memory_pool, record
-from lamina.pipeline.graphed.state import State, judge, rounding
+from lamina.pipeline.graphed.state import Run, State, compare
 
 UNSTEADY = 3
 """Changes of hyperparameters after which the optimizer leaves the graph: it would be captured again and again."""
@@ -155,10 +156,12 @@ class GraphedStep:
             _log.warning("graphs=%d signatures are captured; batches of others run in eager mode", self.graphs)
         return False
 
-    def _eager(self, batch: Batch, last: bool) -> Tensor:
+    def _eager(self, batch: Batch, last: bool, told: bool = False) -> Tensor:
+        """A step in eager mode; ``told`` that it is captured are the model and the loss."""
         if self.accumulate == 1:
             self.optimizer.zero_grad(set_to_none=True)
-        loss = self._backward(batch)
+        with as_if_captured() if told else nullcontext():
+            loss = self._backward(batch)
         if last:
             self._update()
             self._updates += 1
@@ -231,7 +234,7 @@ class GraphedStep:
             self._update()
 
     def _compare(self, recording: _Recording, batch: Batch, last: bool) -> bool:
-        """Take the step twice in eager mode and then by the graph, each from the same state; the last one counts.
+        """Take the step in eager mode and then by the graph, each from the same state; the last one counts.
 
         Returns:
             Whether there was memory for it; otherwise no step was taken.
@@ -240,21 +243,21 @@ class GraphedStep:
         try:
             start = State(self._changing(), self.device)
             scale = self.scaler.state_dict() if self.scaler else {}
-            found = []
-            for run in ("eager", "again", "graph"):
+
+            def run(how: Run) -> list[Tensor]:
                 start.restore()
                 if self.scaler:
                     self.scaler.load_state_dict(scale)
-                if run == "graph":
+                if how == "graph":
                     self._current = None
                     self._replay(recording, batch, last)
                     loss = recording.loss
                 else:
                     with self._stream.work():
-                        loss = self._eager(batch.static(self.device), last)
-                found.append([loss.clone(), *start.changes()])
-            rounded = rounding(self.model, self.autocast)
-            judge(found[2], found[0], found[1], "the loss and the updated state", rounded)
+                        loss = self._eager(batch.static(self.device), last, told=how == "told")
+                return [loss.clone(), *start.changes()]
+
+            compare(run, "the loss and the updated state", self.model, self.autocast)
         except torch.OutOfMemoryError:
             _log.warning("there is no memory to compare a captured step with eager mode; it is used unchecked")
             if start is not None:
