@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_model, save_model
 from tests import forked
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo.backends.debugging import aot_eager
 
+from lamina.accelerate.methods.circulant import functional
 from lamina.accelerate.methods.circulant.config import Impl
 from lamina.accelerate.methods.circulant.nn import (
     BlockCirculantConv1d,
@@ -18,6 +19,7 @@ from lamina.accelerate.methods.circulant.nn import (
     BlockCirculantLinear,
     BlockCirculantLSTM,
 )
+from lamina.errors import UsageError
 
 MAKERS: dict[str, Any] = {
     "linear": (BlockCirculantLinear, (10, 7, 4), {}),
@@ -201,6 +203,26 @@ def test_a_dynamic_batch_compiles_once(name: str) -> None:
         for one, other in zip(*(torch.autograd.grad(y.sum(), layer.parameters()) for y in (ours, theirs)), strict=True):
             torch.testing.assert_close(one, other)
     assert len(graphs) == 1
+
+
+def test_compiled_layers_trace_no_checks_but_raise_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each function that is traced is a guard at each call: what is known ahead is decided outside of the graph."""
+    torch.compiler.reset()
+    checked = functional._checked
+    sizes: list[Any] = []
+
+    def counting(x: Tensor, *rest: Any) -> Any:
+        sizes.append(x.shape[0])
+        return checked(x, *rest)
+
+    monkeypatch.setattr(functional, "_checked", counting)
+    layer = BlockCirculantLinear(8, 4, 4)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(torch.ones(2, 8)), layer(torch.ones(2, 8)))
+    assert 2 not in sizes[:-1] and len(sizes) == 2  # fake operands, and those of eager mode
+    for wrong in (torch.ones(2, 8, dtype=torch.int64), torch.ones(2, 8, dtype=torch.float16)):
+        with pytest.raises(UsageError, match="expected"):
+            torch.compile(layer, backend="aot_eager")(wrong)
 
 
 @pytest.mark.usefixtures("where_kernels_run")

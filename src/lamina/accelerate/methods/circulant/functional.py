@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeVar
+from typing import cast as cast_type
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, owned, sizes
@@ -129,27 +131,20 @@ def linear(
         UnsupportedError: the kernels do not support the dtype, or ``impl`` not the layer or the number of rows.
         MissingError: the kernels need a GPU, or Triton.
     """
-    _check_weight(weight, 3, "(p, q, k)")
-    check_operands(x, weight, bias, out_features)
-    if not x.dim():
-        raise UsageError("x: expected (..., in_features), got a scalar")
-    _check_blocks(weight, out_features, x.shape[-1], 1)
-    _check_signs(signs, weight)
     dtype = compute_dtype(x)
-    rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
-    product = rows, x, dtype, x.shape[-1], out_features, weight.shape[-1]
-    name = impl_for(impl, x, fallback, lambda: fused_rows.refusal(*product))
-    if name != "fused_rows":
-        x = activated(x, input_activation)
-    if name in ("reference", "materialized", *PUBLISHED):
-        x = reference.flip_signs(x, signs, x.dim() - 1)
-    if name == "kernel":
-        return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype, relu)
+    operands = x, weight, bias, signs
+    name = _settled(*operands, out_features, impl, fallback) if torch.compiler.is_dynamo_compiling() else ""
+    name = name or _checked(*operands, out_features, impl, fallback)
     y: Tensor
     if name == "fused_rows":
-        fused_rows.check(*product)
         y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias, code(input_activation), relu)
         return y
+    x = activated(x, input_activation)
+    rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
+    if name == "kernel":
+        return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype, relu)
+    if name in ("reference", "materialized", *PUBLISHED):
+        x = reference.flip_signs(x, signs, x.dim() - 1)
     if name == "reference":
         y = reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
     elif name == "dense":
@@ -164,6 +159,56 @@ def linear(
             y = materialized.linear_eager(flat, weight, out_features)
             y = owned(y if bias is None else y + bias.to(dtype), shape)
     return torch.relu(y) if relu else y
+
+
+def _checked(
+    x: Tensor, weight: Tensor, bias: Tensor | None, signs: Tensor | None, out_features: int, impl: str, fallback: bool
+) -> str:
+    """The implementation of a linear map, whose operands fit each other and it."""
+    _check_weight(weight, 3, "(p, q, k)")
+    check_operands(x, weight, bias, out_features)
+    if not x.dim():
+        raise UsageError("x: expected (..., in_features), got a scalar")
+    _check_blocks(weight, out_features, x.shape[-1], 1)
+    _check_signs(signs, weight)
+    product = prod(x.shape[:-1]), x, compute_dtype(x), x.shape[-1], out_features, weight.shape[-1]
+    name = impl_for(impl, x, fallback, lambda: fused_rows.refusal(*product))
+    if name == "fused_rows":
+        fused_rows.check(*product)
+    return name
+
+
+def _settled(
+    x: Tensor, weight: Tensor, bias: Tensor | None, signs: Tensor | None, out_features: int, impl: str, fallback: bool
+) -> str:
+    """What `_checked` gives, as a constant for ``torch.compile``; nothing if it is to be traced, as what raises is.
+
+    A compiled model evaluates guards for each function and global that was traced, at each call.
+    """
+    in_features = weight.shape[-2] * weight.shape[-1]  # a constant, where the size of the input may be symbolic
+    if not x.dim() or x.is_nested or x.shape[-1] != in_features:
+        return ""
+    if impl == "fused_rows" and prod(x.shape[:-1]) < fused_rows.MIN_ROWS:
+        return ""
+    like = tuple(None if t is None else (tuple(t.shape), t.dtype, t.device) for t in (weight, bias, signs))
+    name: str = _settled_of(in_features, x.dtype, x.device, like, out_features, impl, fallback)
+    return name
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _settled_of(
+    in_features: int, dtype: torch.dtype, device: torch.device, like: tuple[Any, ...], out_features: int, impl: str,
+    fallback: bool,
+) -> str:  # fmt: skip
+    """`_settled` from what ``torch.compile`` knows of operands: ``like`` has shape, dtype and device of the others."""
+    rows = fused_rows.MIN_ROWS if HAS_TRITON else 1
+    with FakeTensorMode():
+        x = torch.empty(rows, in_features, dtype=dtype, device=device)
+        weight, bias, signs = (None if t is None else torch.empty(t[0], dtype=t[1], device=t[2]) for t in like)
+        try:
+            return _checked(x, cast_type(Tensor, weight), bias, signs, out_features, impl, fallback)
+        except LaminaError:
+            return ""
 
 
 def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
