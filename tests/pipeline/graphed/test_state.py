@@ -11,14 +11,13 @@ from lamina.run import precision_mode
 X, LINEAR = torch.ones(8), nn.Linear(2, 2)
 
 
-def judged(graph: float, again: float = 1.0, told: float | None = None, autocast: torch.dtype | None = None) -> str:
-    """How often each way was run, in the order of the runs, where results are multiples of those of eager mode."""
+def judged(graph: float, again: float = 1.0, told: float = 1.0, autocast: torch.dtype | None = None) -> str:
+    """The ways in the order of their runs, where results are these multiples of those of the first eager run."""
     runs: list[str] = []
 
     def run(how: Run) -> list[Tensor]:
         runs.append(how)
-        first = 1.0 if told is None else told
-        return [X * {"eager": again if "eager" in runs[:-1] else 1.0, "graph": graph, "told": first}[how]]
+        return [X * {"eager": again if "eager" in runs[:-1] else 1.0, "graph": graph, "told": told}[how]]
 
     compare(run, "outputs", LINEAR, autocast)
     return " ".join(runs)

@@ -153,7 +153,7 @@ def _update_of(parameters: list[nn.Parameter]) -> _Update | None:
 def plain_loss(outputs: Any) -> Tensor:
     """The mean square of each output that has gradients, summed, by as few operators as a loss has.
 
-    More would hide the network in the modes that are bound by launch overhead.
+    Each operator adds its launch overhead to the step of every candidate.
     """
     tensors = [y for y in tree_leaves(outputs) if isinstance(y, Tensor) and (y.is_floating_point() or y.is_complex())]
     squares = []
