@@ -114,6 +114,33 @@ def test_projections_convert_under_names_of_their_own(config: object) -> None:
     torch.testing.assert_close(model.train()(x, x), model.eval()(x, x))
 
 
+class Decoder(nn.Module):
+    """Attention to a memory by the names that networks give it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn = attention()
+        self.multihead_attn, self.cross_attn, self.encoder_attn = (attention() for _ in range(3))
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        x = x + self.self_attn(x, x, x)[0]
+        for one in (self.multihead_attn, self.cross_attn, self.encoder_attn):
+            x = x + one(x, memory, memory)[0]
+        return x
+
+
+def test_attention_to_a_memory_projects_it_to_keys_and_values_alone() -> None:
+    x, memory = torch.randn(N, L, E), torch.randn(N, 3, E)
+    model = Decoder().eval()
+    expected = model(x, memory)
+    standard = standardize(model)
+    torch.testing.assert_close(standard(x, memory), expected)
+    joint = {name: one.joint for name, one in standard.named_modules() if isinstance(one, UnpackedAttention)}
+    assert joint == {"self_attn": True, "multihead_attn": False, "cross_attn": False, "encoder_attn": False}
+    alone = standardize(nn.ModuleDict({"multihead_attn": attention()})).get_submodule("multihead_attn")
+    assert isinstance(alone, UnpackedAttention) and alone.joint
+
+
 def test_a_padded_encoder_runs_in_evaluation_mode_too() -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(E, 2, 16, 0.0, batch_first=True), 2).eval()
     x, hidden = torch.randn(N, L, E), torch.zeros(N, L, dtype=torch.bool)

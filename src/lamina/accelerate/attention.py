@@ -7,11 +7,15 @@ differ in size or read a decoder's memory; and ``out_proj``.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+CROSS = re.compile(r"cross|enc(oder)?_att|memory")
+"""What names of attention to a memory have in them."""
 
 JOINT, SEPARATE, OUT = "in_proj", ("q_proj", "k_proj", "v_proj"), "out_proj"
 
@@ -135,9 +139,15 @@ def is_projection(name: str) -> bool:
 
 
 def reads_memory(model: nn.Module, path: str) -> bool:
-    """Whether attention reads the memory of a decoder, for its keys and values, but not for its queries."""
+    """Whether attention reads the memory of a decoder, for its keys and values, but not for its queries.
+
+    By its name: a joint projection would project memory to queries too. `torch.nn.TransformerDecoderLayer` and the
+    decoders of DETR name it ``multihead_attn``, beside ``self_attn``.
+    """
     parent, _, name = path.rpartition(".")
-    return name == "multihead_attn" and isinstance(model.get_submodule(parent), nn.TransformerDecoderLayer)
+    if name == "multihead_attn":
+        return hasattr(model.get_submodule(parent), "self_attn")
+    return CROSS.search(name.lower()) is not None
 
 
 def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
