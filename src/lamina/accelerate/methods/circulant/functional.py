@@ -133,7 +133,7 @@ def linear(
     """
     dtype = compute_dtype(x)
     problem = out_features, impl, fallback
-    name = _settled(x, weight, bias, signs, problem) if torch.compiler.is_dynamo_compiling() else ""
+    name = _settled(x, weight, bias, signs, 0, 1, problem) if torch.compiler.is_dynamo_compiling() else ""
     name = name or _checked(x, weight, bias, signs, *problem)
     y: Tensor
     if name == "fused_rows":
@@ -181,17 +181,20 @@ def _checked(
 
 
 def _settled(
-    x: Tensor, weight: Tensor, bias: Tensor | None, signs: Tensor | None, problem: tuple[Any, ...], groups: int = 1
-) -> str:
-    """What `_checked` or `_checked_conv` gives of a ``problem``, the arguments behind the operands, as a constant for
-    ``torch.compile``; nothing if it is to be traced, as what raises is.
+    x: Tensor, weight: Tensor, bias: Tensor | None, signs: Tensor | None, axes: int, groups: int,
+    problem: tuple[Any, ...],
+) -> str:  # fmt: skip
+    """What `_checked` of a linear map, or `_checked_conv` over ``axes`` dimensions, gives as a constant.
 
-    A compiled model evaluates guards for each function and global that was traced, at each call.
+    ``problem`` is the arguments behind the operands. There is nothing for what is to be traced, as what raises is:
+    a compiled model evaluates guards for each function and global that was traced, at each call.
     """
-    axes, impl = weight.dim() - 3, problem[-2]
-    channels = groups * weight.shape[-2] * weight.shape[-1]  # constant, where the size of the input may be symbolic
-    if x.is_nested or not x.dim() or (axes and x.dim() != axes + 2) or x.shape[1 if axes else -1] != channels:
+    if x.is_nested or weight.dim() != axes + 3 or not (x.dim() == axes + 2 if axes else x.dim()):
         return ""
+    channels = groups * weight.shape[-2] * weight.shape[-1]  # constant, where the size of the input may be symbolic
+    if x.shape[1 if axes else -1] != channels:
+        return ""
+    *_, impl, _ = problem
     if impl == "fused_rows":
         rows = x.movedim(1, -1) if axes else x
         if prod(rows.shape[:-1]) < fused_rows.MIN_ROWS or (axes and not rows.is_contiguous()):
@@ -292,7 +295,7 @@ def conv(
         raise UsageError(f"weight: expected (p, *kernel, q, k) with one or two kernel dimensions, got {sizes(weight)}")
     stride, padding, dilation = (_axes(size, axes) for size in (stride, padding, dilation))
     problem = out_channels, stride, padding, dilation, groups, impl, fallback
-    name = _settled(x, weight, bias, signs, problem, groups) if torch.compiler.is_dynamo_compiling() else ""
+    name = _settled(x, weight, bias, signs, axes, groups, problem) if torch.compiler.is_dynamo_compiling() else ""
     name, window = (name, None) if name else _checked_conv(x, weight, bias, signs, *problem)
     if axes == 1:
         flat = conv(
