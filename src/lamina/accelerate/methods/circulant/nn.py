@@ -199,7 +199,7 @@ class _BlockCirculantConv(Selectable, nn.Module):
             return self.forward(input[None])[0]
         check_input_size(self, input, 1, self.in_channels)
         padding = self.padding
-        if self.padding_mode != "zeros" or isinstance(padding, str):  # the rest would be guards of a compiled model
+        if self.padding_mode != "zeros" or isinstance(padding, str):  # the usual case needs no loop in Python
             padding = tuple(before for before, _ in self.pad_widths)
             if self.padding_mode != "zeros" or any(before != after for before, after in self.pad_widths):
                 pad = [width for pair in reversed(self.pad_widths) for width in pair]
