@@ -67,7 +67,7 @@ def test_there_are_measured_tables() -> None:
 @pytest.mark.parametrize("table", RESULTS, ids=lambda path: path.stem)
 def test_choices_agree_with_the_measured_tables(table: Path) -> None:
     rows = json.loads(table.read_text(encoding="utf-8"))["rows"]
-    kernel = {f"{name}[format=e4m3,impl=kernel]" for name in ("weight-only", "fissioned")}  # the second is a former name
+    kernel = {f"{name}[format=e4m3,impl=kernel]" for name in ("weight-only", "fissioned")}  # a former name
     stored = [row for row in rows if row["impl"] in kernel]
     assert {row["l2"] for row in stored} == {"warm", "cold"}
     most = 1.02 if "h200" in table.stem else float("inf")  # other devices have other rates: they must not lose
