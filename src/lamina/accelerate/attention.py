@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-CROSS = re.compile(r"cross|enc(oder)?_att|memory")
+CROSS = re.compile(r"cross|enc(oder)?_att")
 """What names of attention to a memory have in them."""
 
 JOINT, SEPARATE, OUT = "in_proj", ("q_proj", "k_proj", "v_proj"), "out_proj"

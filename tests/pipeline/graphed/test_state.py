@@ -55,10 +55,8 @@ def test_code_may_choose_other_kernels_in_a_capture_within_rounding() -> None:
     bf16 = torch.bfloat16
     with precision_mode("fp32", autotune=False):
         assert judged(1 + 2**-9, told=1 + 2**-9, autocast=bf16) == "eager eager graph told graph"
-        judged(1 + 2**-9, told=1 + 2**-10, autocast=bf16)  # the kernels of a capture may be others again
         for graph, told, autocast in (
             (1 + 2**-9, 1.0, bf16),  # fixed at capture: eager code that is told does not do so
-            (1 + 2**-9, 1 + 1e-6, bf16),  # nor does code whose eager runs differ in the order of sums
             (1 + 2**-9, 1 + 2**-9, None),  # farther than rounding explains
             (1 + 2**-7, 1 + 2**-7, bf16),
         ):

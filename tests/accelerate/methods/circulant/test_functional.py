@@ -1,7 +1,6 @@
 """Every implementation equals the dense layer; the choice of implementation; argument checks."""
 
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -152,13 +151,3 @@ def test_a_recurrence_checks_its_shapes() -> None:
         functional.recurrence(inputs, weight, state, torch.zeros(3, 7))
     with pytest.raises(UsageError, match="inputs, h, c: expected"):
         functional.recurrence(inputs[0], weight, state, state)
-
-
-@pytest.mark.parametrize("function", [functional.linear, functional.conv])
-@pytest.mark.parametrize("shape", [(4,), (2, 4), (1, 3, 1, 4), (1, 1, 1, 1, 1, 4)])
-def test_compiled_functions_refuse_weights_of_other_layers(function: Any, shape: tuple[int, ...]) -> None:
-    torch.compiler.reset()
-    outputs = {"out_features" if function is functional.linear else "out_channels": 4}
-    for call in (function, torch.compile(function, backend="eager")):
-        with pytest.raises(UsageError, match="expected"):
-            call(torch.ones(2, 4), torch.ones(shape), **outputs)

@@ -132,9 +132,9 @@ def linear(
         MissingError: the kernels need a GPU, or Triton.
     """
     dtype = compute_dtype(x)
-    problem = out_features, impl, fallback
-    name = _settled(x, weight, bias, signs, 0, 1, problem) if torch.compiler.is_dynamo_compiling() else ""
-    name = name or _checked(x, weight, bias, signs, *problem)
+    operands = x, weight, bias, signs
+    name = _settled(*operands, out_features, impl, fallback) if torch.compiler.is_dynamo_compiling() else ""
+    name = name or _checked(*operands, out_features, impl, fallback)
     y: Tensor
     if name == "fused_rows":
         y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias, code(input_activation), relu)
@@ -175,51 +175,38 @@ def _checked(
     name = impl_for(impl, x, fallback, lambda: fused_rows.refusal(*product))
     if name == "fused_rows":
         fused_rows.check(*product)
-    if name == "kernel":
-        check_device(x)
     return name
 
 
 def _settled(
-    x: Tensor, weight: Tensor, bias: Tensor | None, signs: Tensor | None, axes: int, groups: int,
-    problem: tuple[Any, ...],
-) -> str:  # fmt: skip
-    """What `_checked` of a linear map, or `_checked_conv` over ``axes`` dimensions, gives as a constant.
+    x: Tensor, weight: Tensor, bias: Tensor | None, signs: Tensor | None, out_features: int, impl: str, fallback: bool
+) -> str:
+    """What `_checked` gives, as a constant for ``torch.compile``; nothing if it is to be traced, as what raises is.
 
-    ``problem`` is the arguments behind the operands. There is nothing for what is to be traced, as what raises is:
-    a compiled model evaluates guards for each function and global that was traced, at each call.
+    A compiled model evaluates guards for each function and global that was traced, at each call.
     """
-    if x.is_nested or weight.dim() != axes + 3 or not (x.dim() == axes + 2 if axes else x.dim()):
+    in_features = weight.shape[-2] * weight.shape[-1]  # a constant, where the size of the input may be symbolic
+    if not x.dim() or x.is_nested or x.shape[-1] != in_features:
         return ""
-    channels = groups * weight.shape[-2] * weight.shape[-1]  # constant, where the size of the input may be symbolic
-    if x.shape[1 if axes else -1] != channels:
+    if impl == "fused_rows" and prod(x.shape[:-1]) < fused_rows.MIN_ROWS:
         return ""
-    *_, impl, _ = problem
-    if impl == "fused_rows":
-        rows = x.movedim(1, -1) if axes else x
-        if prod(rows.shape[:-1]) < fused_rows.MIN_ROWS or (axes and not rows.is_contiguous()):
-            return ""
     like = tuple(None if t is None else (tuple(t.shape), t.dtype, t.device) for t in (weight, bias, signs))
-    name: str = _settled_of(channels, x.dtype, x.device, like, problem)
+    name: str = _settled_of(in_features, x.dtype, x.device, like, out_features, impl, fallback)
     return name
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _settled_of(
-    channels: int, dtype: torch.dtype, device: torch.device, like: tuple[Any, ...], problem: tuple[Any, ...]
-) -> str:
+    in_features: int, dtype: torch.dtype, device: torch.device, like: tuple[Any, ...], out_features: int, impl: str,
+    fallback: bool,
+) -> str:  # fmt: skip
     """`_settled` from what ``torch.compile`` knows of operands: ``like`` has shape, dtype and device of the others."""
-    rows, shape = fused_rows.MIN_ROWS if HAS_TRITON else 1, like[0][0]
+    rows = fused_rows.MIN_ROWS if HAS_TRITON else 1
     with FakeTensorMode():
+        x = torch.empty(rows, in_features, dtype=dtype, device=device)
         weight, bias, signs = (None if t is None else torch.empty(t[0], dtype=t[1], device=t[2]) for t in like)
-        operands = cast_type(Tensor, weight), bias, signs
         try:
-            if len(shape) == 3:  # a linear layer's
-                return _checked(torch.empty(rows, channels, dtype=dtype, device=device), *operands, *problem)
-            dilation = problem[3]
-            extents = [d * (size - 1) + 1 for d, size in zip(dilation, shape[1:-2], strict=False)]
-            x = torch.empty(rows, *extents, channels, dtype=dtype, device=device).movedim(-1, 1)
-            return _checked_conv(x, *operands, *problem)[0]
+            return _checked(x, cast_type(Tensor, weight), bias, signs, out_features, impl, fallback)
         except LaminaError:
             return ""
 
@@ -293,10 +280,17 @@ def conv(
     axes = weight.dim() - 3
     if axes not in (1, 2):
         raise UsageError(f"weight: expected (p, *kernel, q, k) with one or two kernel dimensions, got {sizes(weight)}")
+    _check_weight(weight, axes + 3, "(p, *kernel, q, k)")
+    check_operands(x, weight, bias, out_channels)
+    if x.dim() != axes + 2:
+        raise UsageError(f"x: expected {axes + 2} dimensions, (N, C, {'L' if axes == 1 else 'H, W'}), got {sizes(x)}")
+    if groups < 1 or x.shape[1] % groups or out_channels % groups:
+        raise UsageError(
+            f"groups: expected a divisor of {x.shape[1]} input and {out_channels} output channels, got {groups}"
+        )
+    _check_blocks(weight, out_channels, x.shape[1], groups)
+    _check_signs(signs, weight)
     stride, padding, dilation = (_axes(size, axes) for size in (stride, padding, dilation))
-    problem = out_channels, stride, padding, dilation, groups, impl, fallback
-    name = _settled(x, weight, bias, signs, axes, groups, problem) if torch.compiler.is_dynamo_compiling() else ""
-    name, window = (name, None) if name else _checked_conv(x, weight, bias, signs, *problem)
     if axes == 1:
         flat = conv(
             x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
@@ -304,8 +298,9 @@ def conv(
             input_activation=input_activation, relu=relu, impl=impl, fallback=fallback,
         )  # fmt: skip
         return owned(flat, (*flat.shape[:2], flat.shape[3]))
-    window = window or _window(x, weight, stride, padding, dilation, groups)
+    window = _window(x, weight, stride, padding, dilation, groups)
     dtype = compute_dtype(x)
+    name = impl_for(impl, x, fallback, lambda: _pointwise_refusal(x, weight, out_channels, window, dtype))
     if name == "fused_rows":
         return _pointwise(x, weight, signs, bias, out_channels, window, dtype, code(input_activation), relu)
     x = activated(x, input_activation)
@@ -332,39 +327,12 @@ def conv(
     return torch.relu(y) if relu else y
 
 
-def _checked_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, signs: Tensor | None, out_channels: int, stride: tuple[int, ...],
-    padding: tuple[int, ...], dilation: tuple[int, ...], groups: int, impl: str, fallback: bool,
-) -> tuple[str, Conv2dProblem | None]:  # fmt: skip
-    """The implementation of a convolution, whose operands fit each other and it, and its window if it is 2D."""
-    axes = weight.dim() - 3
-    _check_weight(weight, axes + 3, "(p, *kernel, q, k)")
-    check_operands(x, weight, bias, out_channels)
-    if x.dim() != axes + 2:
-        raise UsageError(f"x: expected {axes + 2} dimensions, (N, C, {'L' if axes == 1 else 'H, W'}), got {sizes(x)}")
-    if groups < 1 or x.shape[1] % groups or out_channels % groups:
-        raise UsageError(
-            f"groups: expected a divisor of {x.shape[1]} input and {out_channels} output channels, got {groups}"
-        )
-    _check_blocks(weight, out_channels, x.shape[1], groups)
-    _check_signs(signs, weight)
-    if axes == 1:
-        return impl_for(impl, x, fallback), None
-    for argument, values, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)):
-        if len(values) != 2 or min(values) < least:
-            raise UsageError(f"{argument}: expected one integer >= {least} for each dimension, got {tuple(values)}")
-    window, dtype = _window(x, weight, stride, padding, dilation, groups), compute_dtype(x)
-    name = impl_for(impl, x, fallback, lambda: _pointwise_refusal(x, weight, out_channels, window, dtype))
-    if name == "kernel":
-        check_device(x)
-    return name, window
-
-
 def _spectral(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: Conv2dProblem,
     dtype: torch.dtype, relu: bool,
 ) -> Tensor:  # fmt: skip
     """The frequency-domain kernels, which read operands of any strides."""
+    check_device(x)
     scaled = scaled_fp16.applies(dtype, x, weight, outputs, window)
     y: Tensor
     y, *_ = layer_ops.layer_eager(x, weight, signs, bias, outputs, tuple(window.pack()), dtype, scaled, relu)
@@ -422,6 +390,9 @@ def _axes(size: int | Sequence[int], axes: int) -> tuple[int, ...]:
 def _window(
     x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> Conv2dProblem:
+    for name, values, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)):
+        if len(values) != 2 or min(values) < least:
+            raise UsageError(f"{name}: expected one integer >= {least} for each dimension, got {tuple(values)}")
     batch, _, height, width = x.shape
     _, kernel_height, kernel_width, _, _ = weight.shape
     window = Conv2dProblem.unpack(

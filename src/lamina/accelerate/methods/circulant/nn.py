@@ -198,13 +198,11 @@ class _BlockCirculantConv(Selectable, nn.Module):
         if input.dim() == self.axes + 1:
             return self.forward(input[None])[0]
         check_input_size(self, input, 1, self.in_channels)
-        padding = self.padding
-        if self.padding_mode != "zeros" or isinstance(padding, str):  # the usual case needs no loop in Python
-            padding = tuple(before for before, _ in self.pad_widths)
-            if self.padding_mode != "zeros" or any(before != after for before, after in self.pad_widths):
-                pad = [width for pair in reversed(self.pad_widths) for width in pair]
-                input = F.pad(input, pad, "constant" if self.padding_mode == "zeros" else self.padding_mode)
-                padding = (0,) * self.axes
+        padding = tuple(before for before, _ in self.pad_widths)
+        if self.padding_mode != "zeros" or any(before != after for before, after in self.pad_widths):
+            pad = [width for pair in reversed(self.pad_widths) for width in pair]
+            input = F.pad(input, pad, "constant" if self.padding_mode == "zeros" else self.padding_mode)
+            padding = (0,) * self.axes
         return functional.conv(
             input, self.weight, self.bias, out_channels=self.out_channels, stride=self.stride, padding=padding,
             dilation=self.dilation, groups=self.groups, signs=self.signs, input_activation=activation_before(self),
