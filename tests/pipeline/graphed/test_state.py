@@ -11,13 +11,17 @@ from lamina.run import precision_mode
 X, LINEAR = torch.ones(8), nn.Linear(2, 2)
 
 
-def judged(graph: float, again: float = 1.0, told: float = 1.0, autocast: torch.dtype | None = None) -> str:
+def judged(
+    graph: float, again: float = 1.0, told: float = 1.0, told_again: float = 0.0, autocast: torch.dtype | None = None
+) -> str:
     """The ways in the order of their runs, where results are these multiples of those of the first eager run."""
     runs: list[str] = []
 
     def run(how: Run) -> list[Tensor]:
         runs.append(how)
-        return [X * {"eager": again if "eager" in runs[:-1] else 1.0, "graph": graph, "told": told}[how]]
+        before = runs[:-1]
+        first, second = {"eager": (1.0, again), "graph": (graph, graph), "told": (told, told_again or told)}[how]
+        return [X * (second if how in before else first)]
 
     compare(run, "outputs", LINEAR, autocast)
     return " ".join(runs)
@@ -54,7 +58,7 @@ def test_a_replay_may_differ_by_the_rounding_of_products() -> None:
 def test_code_may_choose_other_kernels_in_a_capture_within_rounding() -> None:
     bf16 = torch.bfloat16
     with precision_mode("fp32", autotune=False):
-        assert judged(1 + 2**-9, told=1 + 2**-9, autocast=bf16) == "eager eager graph told graph"
+        assert judged(1 + 2**-9, told=1 + 2**-9, autocast=bf16) == "eager eager graph told told graph"
         for graph, told, autocast in (
             (1 + 2**-9, 1.0, bf16),  # fixed at capture: eager code that is told does not do so
             (1 + 2**-9, 1 + 2**-9, None),  # farther than rounding explains
@@ -62,3 +66,12 @@ def test_code_may_choose_other_kernels_in_a_capture_within_rounding() -> None:
         ):
             with pytest.raises(CheckError, match="differ from eager mode"):
                 judged(graph, told=told, autocast=autocast)
+
+
+def test_kernels_that_are_chosen_in_a_capture_may_add_in_any_order() -> None:
+    bf16, told = torch.bfloat16, 1 + 2**-9
+    with precision_mode("fp32", autotune=False):
+        judged(told + 3e-3, told=told, told_again=told + 1e-3, autocast=bf16)
+        for graph, again in ((told + 3e-3, told), (told + 5e-3, told + 1e-3)):
+            with pytest.raises(CheckError, match="differ from eager mode"):
+                judged(graph, told=told, told_again=again, autocast=bf16)
