@@ -77,8 +77,8 @@ LABELS = {
 ROUNDS = 9
 LIMIT_S = 6.0
 """Of rounds; there are three at least. All of them fit, unless a step is long."""
-SELECT_S = 1.5
-"""Of rounds for each layer, and for the whole step, when layers are selected: all rounds of a whole step fit, as without a limit."""
+SELECT_S = 1.0
+"""Of rounds for each layer, and for the whole step, when layers are selected. All rounds of a whole step fit."""
 QUICKEST: tuple[Mode, ...] = ("graph", "eager", "compiled-graph", "compiled", "reduce-overhead")
 """All modes: those that compile longest come last, where a time limit may leave them out."""
 GRACE_S = 30.0

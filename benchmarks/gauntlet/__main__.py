@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shlex
 import sys
 import time
 from collections import Counter
@@ -36,6 +37,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--again", default="", help="run cells again that ended so: traceback,timeout,refused")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     return parser.parse_args()
+
+
+def command(args: argparse.Namespace) -> str:
+    """The command that results tell: with the device, networks and verbs that are not those by default."""
+    asked = {"--device": args.device, "--models": args.models, "--sample": args.sample, "--verbs": args.verbs}
+    left_out = ("cpu", "*", None, ",".join(VERBS))
+    return shlex.join([CLAIM, *(str(word) for pair in asked.items() if pair[1] not in left_out for word in pair)])
 
 
 def rows(networks: Sequence[Model], found: Mapping[tuple[str, str], Cell], device: str) -> list[dict[str, Any]]:
@@ -130,7 +138,7 @@ def main() -> None:
             break
     here = [cell for (spec, _), cell in found.items() if spec in {model.spec for model in networks}]
     total = summary(here)
-    path = results.write(CLAIM, args.device, rows(networks, found, args.device), total, args)
+    path = results.write(CLAIM, args.device, rows(networks, found, args.device), total, args, command=command(args))
     print(", ".join(f"{name} {value}" for name, value in total.items() if isinstance(value, int | float)))
     print(f"the matrix is in {path}")
 

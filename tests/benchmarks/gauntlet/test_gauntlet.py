@@ -181,3 +181,13 @@ def test_unknown_verbs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gauntlet, "arguments", lambda: argparse.Namespace(**options))
     with pytest.raises(SystemExit, match="got bench,dance"):
         gauntlet.main()
+
+
+def test_results_tell_which_networks_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, told in (
+        ("", "gauntlet"),
+        ("--jobs 2 --models timm:*,a.b:c", "gauntlet --models 'timm:*,a.b:c'"),
+        ("--device cuda --sample 3", "gauntlet --device cuda --sample 3"),
+    ):
+        monkeypatch.setattr("sys.argv", ["gauntlet", *words.split()])
+        assert gauntlet.command(gauntlet.arguments()) == told
