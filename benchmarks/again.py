@@ -1,8 +1,8 @@
 """Measures again, from today's commit, what a device measured before: the command of each results file.
 
-Each command runs in a process of its own, the shortest first; with several GPUs, one on each at the same time. What was
-finished from today's commit is left out, so a run that was stopped goes on. ``--list`` names the commands and how long
-each took.
+Each command runs in a process of its own, the shortest first; with several GPUs, one on each at the same time, and
+then, one by one, those that use every GPU. What was finished from today's commit is left out, so a run that was stopped
+goes on. ``--list`` names the commands and how long each took.
 
 Run: python -m benchmarks.again [--of nvidia-h200] [--only whole_steps,ladder] [--limit 1700] [--each 300]
      [--data FOLDER] [--output FOLDER] [--list]
@@ -28,6 +28,7 @@ from threading import Lock
 import torch
 
 from benchmarks import results, source
+from benchmarks.gpus import on_every_gpu
 from lamina import measure
 
 LOG, DONE = "again{}.log", "again.done"
@@ -65,6 +66,13 @@ def wanted(folder: Path, output: Path, chip: str, commit: str, only: tuple[str, 
     return sorted(chosen, key=lambda one: (one.seconds, one.rows))
 
 
+def uses_every_gpu(command: str) -> bool:
+    """Whether a benchmark distributes its work by `benchmarks.gpus.on_every_gpu`."""
+    *_, module = shlex.split(command)[:3]
+    path = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    return path.is_file() and on_every_gpu.__name__ in path.read_text(encoding="utf-8")
+
+
 def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: float, gpu: int | None = None) -> str:
     """Run a command, on one GPU of several, and tell what became of it."""
     words = shlex.split(one.command)[1:]
@@ -96,11 +104,16 @@ def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: fl
 def run_all(
     todo: list[Recorded], data: Path | None, output: Path, commit: str, limit_s: float, each_s: float, gpus: int
 ) -> None:
-    """Run commands, one on each GPU at a time, and print what became of each; none starts after the time limit."""
+    """Run commands, one on each GPU at a time, and print what became of each; none starts after the time limit.
+
+    Those that use every GPU follow, one by one.
+    """
     watch, idle = measure.Stopwatch(), SimpleQueue[int]()
     for gpu in range(gpus):
         idle.put(gpu)
     left, lock = [], Lock()
+    last = [one for one in todo if gpus > 1 and uses_every_gpu(one.command)]
+    first = [one for one in todo if one not in last]
 
     def one_of_all(index: int, one: Recorded) -> None:
         begun = watch.seconds
@@ -110,7 +123,7 @@ def run_all(
         here = f"{index} of {len(todo)}: {one.command}"
         with lock:
             print(f"{here} (before: {took(one)}) ...", flush=True)
-        gpu = idle.get() if gpus > 1 else None
+        gpu = idle.get() if gpus > 1 and one not in last else None
         try:
             told = run(one, data, output, commit, min(each_s, limit_s - begun), gpu)
         finally:
@@ -120,8 +133,10 @@ def run_all(
             print(f"{here}: {told}, {watch.seconds - begun:.0f} s", flush=True)
 
     with ThreadPoolExecutor(max(1, gpus)) as threads:
-        for ended in [threads.submit(one_of_all, index, one) for index, one in enumerate(todo, 1)]:
+        for ended in [threads.submit(one_of_all, index, one) for index, one in enumerate(first, 1)]:
             ended.result()
+    for index, one in enumerate(last, len(first) + 1):
+        one_of_all(index, one)
     if left:
         print(f"the time limit is over: {len(left)} of {len(todo)} commands are left")
 

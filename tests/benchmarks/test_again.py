@@ -100,6 +100,24 @@ def test_each_gpu_has_one_command_at_a_time(tmp_path: Path, capsys: pytest.Captu
         assert {line for line in said if line.startswith("on ")} == {f"on {gpu}"}
 
 
+def test_benchmarks_that_use_every_gpu_run_last_and_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert again.uses_every_gpu("python -m benchmarks.circulant_layers --block-sizes 32,16")
+    assert again.uses_every_gpu("python -m benchmarks.ladder.rows")
+    assert not again.uses_every_gpu("python -m benchmarks.whole_steps --networks mlp")
+    assert not again.uses_every_gpu("python work.py 1")
+    script = tmp_path / "work.py"
+    script.write_text("import os; print('on', os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))", encoding="utf-8")
+    monkeypatch.setattr(again, "uses_every_gpu", lambda command: command.endswith("spread"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    todo = [replace(RECORDED, command=f"python {script} {name}") for name in ("spread", "one", "two")]
+    again.run_all(todo, None, tmp_path, NEW, inf, inf, 2)
+    assert "on all" in (tmp_path / "again.log").read_text(encoding="utf-8")
+    *_, said = (line for line in capsys.readouterr().out.splitlines() if "measured" in line)
+    assert said.startswith("3 of 3") and " spread: measured" in said
+
+
 def test_what_another_device_measured_is_measured_here(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
