@@ -9,7 +9,11 @@ module is that module, so its speedup is 1 by definition.
 fp32 and tf32 run in float32; bf16 runs under autocast, as users train. Images are channels-last except in fp32. Methods
 that train are timed with their backward passes; weight-only and fused layers are timed for inference.
 
+A cell is a network, precision, method and mode. With ``--limit``, none is started after so many seconds; results are
+written after each network and precision.
+
 Run: python -m benchmarks.never_slower [--networks alexnet,vgg16] [--precisions bf16] [--methods circulant]
+     [--limit 540]
 """
 
 from __future__ import annotations
@@ -81,6 +85,8 @@ LOWEST = 0.98
 """Dense over selected that no layer may fall below."""
 
 ROUNDS = 9
+LIMIT_S = 1.0
+"""Of rounds for each layer and whole step, at both times; there are three at least. All fit, unless a step is long."""
 
 
 def relative_error(module: nn.Module, call: LayerCall) -> float:
@@ -108,9 +114,11 @@ def measured(
         "timing": "graph" if mode == "graph" else "wall" if device.type == "cuda" else "cpu",
         "l2": "warm" if device.type == "cuda" else None, "impl": method, "phase": "step", "training": training,
     }  # fmt: skip
-    clock = timer(device, mode, ROUNDS)
+    clock = timer(device, mode, ROUNDS, LIMIT_S)
     with run.precision_mode(precision), autocast(precision, device):
-        model, record = convert(model, config, example=x, select="measure", mode=mode, training=training)
+        model, record = convert(
+            model, config, example=x, select="measure", mode=mode, training=training, limit_s=LIMIT_S
+        )
         selected = distinct(record.layers)
         with torch.set_grad_enabled(training):
             calls = observe(dense, [layer.layer for layer in selected], x)
@@ -241,8 +249,10 @@ def main() -> None:
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--modes", default="eager,graph")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no cell is started")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     asked = parser.parse_args()
+    watch = measure.Stopwatch()
     device = measure.resolve("cuda" if torch.cuda.is_available() else "cpu")
     known = {network.name: network for network in (*NETWORKS, *SMOKE)}
     rows: list[dict[str, Any]] = []
@@ -250,13 +260,19 @@ def main() -> None:
     some_methods = "" if asked.methods == ",".join(METHODS) else asked.methods
     claim = "_".join(["never_slower", *filter(None, some_methods.replace("-", "_").split(","))])
     command = "never_slower" + (f" --methods {some_methods}" if some_methods else "")
+    command += f" --limit {asked.limit:g}" if asked.limit < math.inf else ""
     for network in asked.networks.split(","):
         for precision in asked.precisions.split(","):
             for method in asked.methods.split(","):
-                with suppress(lamina.errors.LaminaError, RuntimeError):  # fails again below, with a message
-                    compile_kernels(known[network], precision, method, device)
+                if watch.seconds < asked.limit:
+                    with suppress(lamina.errors.LaminaError, RuntimeError):  # fails again below, with a message
+                        compile_kernels(known[network], precision, method, device)
                 for mode in asked.modes.split(","):
                     here = f"{network} {precision} {mode} {method}"
+                    if watch.seconds >= asked.limit:
+                        print(f"{here}: not started, the time limit is over", flush=True)
+                        continue
+                    begun = watch.seconds
                     try:
                         some = list(measured(known[network], precision, mode, method, device))
                     except (lamina.errors.LaminaError, RuntimeError) as error:
@@ -269,6 +285,7 @@ def main() -> None:
                             f"dense {row['dense_us']:.1f}, {row['speedup']:.3f}x",
                             flush=True,
                         )
+                    print(f"{here}: cell of {watch.seconds - begun:.0f} s", flush=True)
             if rows:  # after each, so that an end before the last leaves what there is
                 path = results.write(claim, str(device), rows, summary(rows), asked, command)
             if device.type == "cuda":

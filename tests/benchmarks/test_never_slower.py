@@ -1,5 +1,7 @@
 """The benchmark that no converted layer is slower: its rows, and its summary of rows that are known."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +31,20 @@ def test_rows_fit_the_schema_and_say_what_ran(method: str) -> None:
     assert layers and all(row["rel_error"] < 1e-4 for row in layers) and rows[-1]["phase"] == "end_to_end"
     names = [row["layer"] for row in layers]
     assert len(names) == len(set(names)) and all(row["times_us"]["dense"] > 0 for row in layers)
+
+
+def test_no_cell_starts_after_the_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"--networks lenet5 --precisions fp32 --methods fused --modes eager --output {tmp_path}"
+    for limit, files in (("0", 0), ("600", 1)):
+        monkeypatch.setattr("sys.argv", ["never_slower", *words.split(), "--limit", limit])
+        never_slower.main()
+        found = [json.loads(one.read_text()) for one in tmp_path.iterdir()]
+        assert len(found) == files
+    assert found[0]["provenance"]["command"].endswith("never_slower --methods fused --limit 600")
+    said = capsys.readouterr().out
+    assert "lenet5 fp32 eager fused: not started, the time limit is over" in said and ": cell of " in said
 
 
 def row(impl: str, phase: str, speedup: float, executed: str) -> dict[str, Any]:
