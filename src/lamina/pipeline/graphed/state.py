@@ -83,8 +83,8 @@ def compare(run: Callable[[Run], list[Tensor]], what: str, model: nn.Module, aut
 
     Code that asks may choose other kernels in a capture: that of Transformers gives attention a mask in place of
     ``is_causal``. Then the graph is compared with eager code that is told that it is captured, beside the distance of
-    two such runs: the backward pass of cuDNN's attention with a mask is nondeterministic. That code may differ from eager
-    mode by the rounding under ``autocast``.
+    two such runs: the backward pass of cuDNN's attention with a mask is nondeterministic. That code may differ from
+    eager mode by the rounding under ``autocast``.
 
     Args:
         run: the results from one and the same state: in eager mode, in eager mode as if captured, or of the graph, the
