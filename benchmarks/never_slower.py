@@ -259,8 +259,7 @@ def main() -> None:
     path = None
     some_methods = "" if asked.methods == ",".join(METHODS) else asked.methods
     claim = "_".join(["never_slower", *filter(None, some_methods.replace("-", "_").split(","))])
-    command = "never_slower" + (f" --methods {some_methods}" if some_methods else "")
-    command += f" --limit {asked.limit:g}" if asked.limit < math.inf else ""
+    command = results.command("never_slower", asked, parser)
     for network in asked.networks.split(","):
         for precision in asked.precisions.split(","):
             for method in asked.methods.split(","):

@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import re
+import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -98,6 +100,16 @@ def arguments(claim: str, **choices: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(name, choices=words)
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of results")
     return parser.parse_args()
+
+
+def command(
+    claim: str, asked: argparse.Namespace, parser: argparse.ArgumentParser, without: Sequence[str] = ()
+) -> str:
+    """The words by which the same is measured again: options that are not at their defaults, but where results go."""
+    given = {name: value for name, value in vars(asked).items() if name not in ("output", *without)}
+    changed = {name: value for name, value in given.items() if value != parser.get_default(name)}
+    words = ((f"--{name.replace('_', '-')}", str(value)) for name, value in changed.items())
+    return shlex.join([claim, *chain.from_iterable(words)])
 
 
 def quartiles(timing: Timing) -> dict[str, Any]:

@@ -326,9 +326,9 @@ def main() -> None:
     asked = parser.parse_args()
     until = time.time() + asked.limit
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    changed = [name for name in vars(asked) if name != "output" and getattr(asked, name) != parser.get_default(name)]
-    command = " ".join(["whole_steps", *(f"--{name} {getattr(asked, name)}" for name in changed)])
-    parts = [getattr(asked, name) for name in ("networks", "precisions", "modes", "methods") if name in changed]
+    command = results.command("whole_steps", asked, parser)
+    named = ((getattr(asked, name), name) for name in ("networks", "precisions", "modes", "methods"))
+    parts = [value for value, name in named if value != parser.get_default(name)]
     claim = "_".join(["whole_steps", *(word.replace("-", "_") for part in parts for word in part.split(","))])
     modes, methods = (tuple(part.split(",")) for part in (asked.modes, asked.methods))
     networks = sorted(asked.networks.split(","), key=lambda name: (*LONGEST, name).index(name))

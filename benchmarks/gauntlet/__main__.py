@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import shlex
 import sys
 import time
 from collections import Counter
@@ -24,7 +23,7 @@ PACE = 30.0
 """Seconds between two lines of progress where no terminal shows one line."""
 
 
-def arguments() -> argparse.Namespace:
+def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gauntlet", description=__doc__)
     parser.add_argument("--device", default="cpu", help="cpu, or cuda: processes share its GPUs")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -36,14 +35,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("build-log/gauntlet"), help="folder to continue from")
     parser.add_argument("--again", default="", help="run cells again that ended so: traceback,timeout,refused")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
-    return parser.parse_args()
+    return parser
 
 
 def command(args: argparse.Namespace) -> str:
-    """The command that results tell: with the device, networks and verbs that are not those by default."""
-    asked = {"--device": args.device, "--models": args.models, "--sample": args.sample, "--verbs": args.verbs}
-    left_out = ("cpu", "*", None, ",".join(VERBS))
-    return shlex.join([CLAIM, *(str(word) for pair in asked.items() if pair[1] not in left_out for word in pair)])
+    """What results tell: neither how many processes ran, nor from where they continued."""
+    return results.command(CLAIM, args, options(), without=("jobs", "work", "again"))
 
 
 def rows(networks: Sequence[Model], found: Mapping[tuple[str, str], Cell], device: str) -> list[dict[str, Any]]:
@@ -110,7 +107,7 @@ class Progress:
 
 
 def main() -> None:
-    args = arguments()
+    args = options().parse_args()
     networks, verbs = chosen(args.models, args.device), args.verbs.split(",")
     unknown = sorted({*verbs} - {*VERBS})
     if unknown or not networks:

@@ -42,7 +42,7 @@ def test_no_cell_starts_after_the_time_limit(
         never_slower.main()
         found = [json.loads(one.read_text()) for one in tmp_path.iterdir()]
         assert len(found) == files
-    assert found[0]["provenance"]["command"].endswith("never_slower --methods fused --limit 600")
+    assert found[0]["provenance"]["command"].endswith("--methods fused --modes eager --limit 600.0")
     said = capsys.readouterr().out
     assert "lenet5 fp32 eager fused: not started, the time limit is over" in said and ": cell of " in said
 

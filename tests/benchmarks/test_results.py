@@ -29,3 +29,13 @@ def test_results_of_a_changed_source_are_not_published(tmp_path: Path, monkeypat
     with pytest.warns(UserWarning, match="the source differs from commit c0ffee0"):
         path = results.write("right", "cpu", [row | {"rel_error": 0.0}], {}, asked)
     assert path.parent == tmp_path and not results.FOLDER.exists()
+
+
+def test_a_command_has_the_options_that_were_asked_for() -> None:
+    parser = argparse.ArgumentParser()
+    for name, default in (("--models", "*"), ("--stop-after", 9.0), ("--jobs", 1), ("--output", "here")):
+        parser.add_argument(name, default=default, type=type(default))
+    asked = parser.parse_args(["--models", "a:*,b c", "--jobs", "2", "--output", "there"])
+    assert results.command("x.y", asked, parser, without=("jobs",)) == "x.y --models 'a:*,b c'"
+    asked = parser.parse_args(["--stop-after", "3"])
+    assert results.command("x.y", asked, parser) == "x.y --stop-after 3.0"
