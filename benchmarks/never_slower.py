@@ -9,8 +9,8 @@ module is that module, so its speedup is 1 by definition.
 fp32 and tf32 run in float32; bf16 runs under autocast, as users train. Images are channels-last except in fp32. Methods
 that train are timed with their backward passes; weight-only and fused layers are timed for inference.
 
-A cell is a network, precision, method and mode. With ``--limit``, none is started after so many seconds; results are
-written after each network and precision.
+A cell is a network, precision, method and mode. With ``--limit``, none is started after so many seconds. Networks,
+precisions and methods are distributed over the available GPUs, one at a time on each; results are written after each.
 
 Run: python -m benchmarks.never_slower [--networks alexnet,vgg16] [--precisions bf16] [--methods circulant]
      [--limit 540]
@@ -21,9 +21,11 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from torch.utils._pytree import tree_leaves
 import lamina
 from benchmarks import results
 from benchmarks.ahead import autocast, compile_conversion
+from benchmarks.gpus import Rows, on_every_gpu
 from lamina import build, measure, run
 from lamina.accelerate.select import DENSE, LayerCall, Timer, layer_step, observe
 from lamina.build.models import ZOO, create
@@ -79,6 +82,9 @@ METHODS: Mapping[str, tuple[Any, bool]] = {
     "fused": (lamina.Fusion(), False),
 }
 """Each method's configuration, and whether it is timed in training."""
+
+Piece = tuple[str, str, str, tuple[Mode, ...], float]
+"""A network, a precision, a method, modes, and the time after which no cell is started."""
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 LOWEST = 0.98
@@ -221,6 +227,38 @@ def times_of(dense: Any, taken: Any) -> dict[str, Any]:
     return results.quartiles(taken) | theirs
 
 
+def measured_piece(piece: Piece) -> Rows:
+    """The rows of a network converted by one method in one precision; a cell that fails leaves a line."""
+    name, precision, method, modes, until = piece
+    (network,) = (one for one in (*NETWORKS, *SMOKE) if one.name == name)
+    device = measure.resolve("cuda" if torch.cuda.is_available() else "cpu")
+    rows: Rows = []
+    if time.time() < until:
+        with suppress(lamina.errors.LaminaError, RuntimeError):  # fails again below, with a message
+            compile_kernels(network, precision, method, device)
+    for mode in modes:
+        here, watch = f"{name} {precision} {mode} {method}", measure.Stopwatch()
+        if time.time() >= until:
+            print(f"{here}: not started, the time limit is over", flush=True)
+            continue
+        try:
+            some = list(measured(network, precision, mode, method, device))
+        except (lamina.errors.LaminaError, RuntimeError) as error:
+            print(f"{here}: {type(error).__name__}: {error}", flush=True)
+            continue
+        rows += some
+        for row in some:
+            print(
+                f"{here} {row['layer']}: {row['executed_impl']} {row['median_us']:.1f} us, "
+                f"dense {row['dense_us']:.1f}, {row['speedup']:.3f}x",
+                flush=True,
+            )
+        print(f"{here}: cell of {watch.seconds:.0f} s", flush=True)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return rows
+
+
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """For each method and mode: layers, how many were replaced, the lowest and the mean speedup, and whole steps."""
     found: dict[str, Any] = {}
@@ -252,43 +290,17 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no cell is started")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     asked = parser.parse_args()
-    watch = measure.Stopwatch()
-    device = measure.resolve("cuda" if torch.cuda.is_available() else "cpu")
-    known = {network.name: network for network in (*NETWORKS, *SMOKE)}
-    rows: list[dict[str, Any]] = []
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     path = None
     some_methods = "" if asked.methods == ",".join(METHODS) else asked.methods
     claim = "_".join(["never_slower", *filter(None, some_methods.replace("-", "_").split(","))])
     command = results.command("never_slower", asked, parser)
-    for network in asked.networks.split(","):
-        for precision in asked.precisions.split(","):
-            for method in asked.methods.split(","):
-                if watch.seconds < asked.limit:
-                    with suppress(lamina.errors.LaminaError, RuntimeError):  # fails again below, with a message
-                        compile_kernels(known[network], precision, method, device)
-                for mode in asked.modes.split(","):
-                    here = f"{network} {precision} {mode} {method}"
-                    if watch.seconds >= asked.limit:
-                        print(f"{here}: not started, the time limit is over", flush=True)
-                        continue
-                    begun = watch.seconds
-                    try:
-                        some = list(measured(known[network], precision, mode, method, device))
-                    except (lamina.errors.LaminaError, RuntimeError) as error:
-                        print(f"{here}: {type(error).__name__}: {error}", flush=True)
-                        continue
-                    rows += some
-                    for row in some:
-                        print(
-                            f"{here} {row['layer']}: {row['executed_impl']} {row['median_us']:.1f} us, "
-                            f"dense {row['dense_us']:.1f}, {row['speedup']:.3f}x",
-                            flush=True,
-                        )
-                    print(f"{here}: cell of {watch.seconds - begun:.0f} s", flush=True)
-            if rows:  # after each, so that an end before the last leaves what there is
-                path = results.write(claim, str(device), rows, summary(rows), asked, command)
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+    parts = product(asked.networks.split(","), asked.precisions.split(","), asked.methods.split(","))
+    modes, until = tuple(asked.modes.split(",")), time.time() + asked.limit
+    # Written after each piece, so that an end before the last leaves what there is.
+    for rows in on_every_gpu(measured_piece, [(*part, modes, until) for part in parts]):
+        if rows:
+            path = results.write(claim, device, rows, summary(rows), asked, command)
     if path is not None:
         print(path)
 
