@@ -192,7 +192,8 @@ def again(
     times = clock({name: layer_step(one, call, mode, training) for name, one in modules.items()})
     both = times_of(times["dense"], times["dense" if kept else "selected"])
     return both | {
-        "layer": layer.layer, "executed_impl": DENSE if kept else layer.selection.impl, "selection_reason": layer.selection.reason,
+        "layer": layer.layer, "executed_impl": DENSE if kept else layer.selection.impl,
+        "selection_reason": layer.selection.reason,
         "times_us": dict(layer.selection.times_us), "refusals": dict(layer.selection.refusals),
         "speedup": 1.0 if kept else both["dense_us"] / both["median_us"],
         "rel_error": relative_error(theirs if kept else ours, call),

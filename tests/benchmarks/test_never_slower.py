@@ -1,6 +1,7 @@
 """The benchmark that no converted layer is slower: its rows, and its summary of rows that are known."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from benchmarks import never_slower
 from benchmarks.results import Row
 from lamina.accelerate import CELLS
-from lamina.accelerate.select import DENSE
+from lamina.accelerate.select import DENSE, observe
+from lamina.record import ConvertedLayer, Timing
+from lamina.record.selection import Selection
 
 CPU = torch.device("cpu")
 
@@ -31,6 +34,21 @@ def test_rows_fit_the_schema_and_say_what_ran(method: str) -> None:
     assert layers and all(row["rel_error"] < 1e-4 for row in layers) and rows[-1]["phase"] == "end_to_end"
     names = [row["layer"] for row in layers]
     assert len(names) == len(set(names)) and all(row["times_us"]["dense"] > 0 for row in layers)
+
+
+def test_a_layer_whose_network_stayed_dense_counts_as_dense() -> None:
+    """A kernel can be selected for it, and the network as a whole be no faster."""
+    selected = "weight-only[impl=kernel]"
+    choice = Selection(selected, "faster", {DENSE: 3.0, selected: 1.0}, "eager")
+    layer = ConvertedLayer("0", "Linear", "weight-only", 20, 20, "the network as a whole is no faster", choice)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    call = observe(model, ["0"], torch.zeros(2, 4))["0"]
+
+    def clock(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
+        return dict.fromkeys(steps, Timing("cpu", "-", 3.0, 2.0, 4.0, 9))
+
+    row = never_slower.again(layer, ["0"], model, model, call, "eager", False, clock)
+    assert row["executed_impl"] == DENSE and row["speedup"] == 1.0 and row["times_us"] == choice.times_us
 
 
 def test_no_cell_starts_after_the_time_limit(
