@@ -1,5 +1,6 @@
 """How commands end when something goes wrong that nobody foresaw."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from tests.cli.conftest import Lamina
 
 from lamina import pipeline
+from lamina.store import open_store
 
 
 def test_an_unexpected_error_is_one_message_and_a_file(
@@ -69,7 +71,6 @@ def test_an_error_names_the_layer_and_what_was_measured_is_kept(
     lamina: Lamina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lamina import measure
-    from lamina.store import open_store
 
     original, calls = measure.time_each, 0
 
@@ -124,3 +125,32 @@ def test_an_error_outside_of_commands_has_no_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 70 and "ZeroDivisionError" in done.stderr and "Traceback" not in done.stderr
+
+
+BENCH = f"{sys.executable} -m lamina bench lenet5 --device cpu --repeat 2 -b 2"
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "says"),
+    [
+        (f"{BENCH} >&-", 0, "run "),
+        (f"{BENCH} >&- 2>&- <&-", 0, ""),
+        (f"PYTHONIOENCODING=ascii {BENCH}", 0, "?"),
+        (f"{BENCH} --report=/proc/none/report.html", 1, "/proc/none: No such file or directory: name another file"),
+        (f"LAMINA_CACHE_DIR=/proc/none/cache {BENCH}", 1, "/proc/none: No such file or directory: name another folder"),
+        (f"mkdir gone; cd gone; rmdir ../gone; {BENCH}", 2, "lamina: the working folder was deleted"),
+    ],
+    ids=["no stdout", "no streams", "ascii", "no folder", "no cache folder", "no working folder"],
+)
+def test_a_shell_that_leaves_something_out_gets_results_or_a_message(
+    tmp_path: Path, shell: str, code: int, says: str
+) -> None:
+    place = {"LAMINA_DB": str(tmp_path / "lamina.db"), "LAMINA_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | place
+    )
+    assert done.returncode == code and says in done.stdout + done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "unexpected" not in done.stderr
+    if code == 0:
+        with open_store(tmp_path / "lamina.db") as store:
+            assert [run.status for run in store.runs()] == ["done"]

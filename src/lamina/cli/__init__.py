@@ -17,7 +17,7 @@ from lamina.cli.compaction import compaction_engine
 from lamina.cli.compare import compare
 from lamina.cli.deft import deft
 from lamina.cli.explain import explain
-from lamina.cli.handled import end_cleanly_on_sigterm, unexpected
+from lamina.cli.handled import begin, end_cleanly_on_sigterm, unexpected
 from lamina.cli.idle import IdleCommand
 from lamina.cli.profile import profile
 from lamina.cli.report import report
@@ -93,6 +93,7 @@ def _common(
 
 def main() -> None:
     """Entry point of the ``lamina`` command."""
+    begin()
     sys.path.insert(0, os.getcwd())  # so that mynet:build finds mynet.py in the working directory
     isolated.enabled = True
     end_cleanly_on_sigterm()

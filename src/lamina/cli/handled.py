@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import inspect
+import io
 import logging
 import multiprocessing
 import os
@@ -24,7 +25,7 @@ import typer
 
 from lamina import __version__
 from lamina.cli import options
-from lamina.errors import INTERNAL, INTERRUPTED, TERMINATED, LaminaError
+from lamina.errors import INTERNAL, INTERRUPTED, TERMINATED, LaminaError, UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +67,24 @@ _announcer = _Announcer()
 
 class _Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a command as Ctrl-C does: what closes files and records ends of runs comes by."""
+
+
+def begin() -> None:
+    """Make up for what a shell may leave out: the standard streams, characters of their encodings, a working folder.
+
+    A stream that is closed becomes one to nowhere, and a character that an encoding lacks a question mark. PyTorch
+    does not load where the working folder was deleted: the command ends there, with a message.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        typer.echo("lamina: the working folder was deleted: change to one that exists", err=True)
+        sys.exit(UsageError.exit_code)
 
 
 def end_cleanly_on_sigterm() -> None:
@@ -165,8 +184,12 @@ def _advice(error: Exception) -> str:
     if number in _HOST:
         file = getattr(error, "filename", None)
         return f"{f'{file}: ' if file else ''}{os.strerror(number)}: {_HOST[number]}"
-    if isinstance(error, OSError) and number and str(error.filename) in sys.argv:
-        return f"{error.filename}: {os.strerror(number)}: name another file"
+    if number and (file := getattr(error, "filename", None)):
+        named = [Path(word.rpartition("=")[2]) for word in sys.argv[1:]]  # --output=FILE too
+        if any(path.is_relative_to(file) for path in named):  # the file, or a folder that it is in
+            return f"{file}: {os.strerror(number)}: name another file"
+        if options.cache_folder().is_relative_to(file):
+            return f"{file}: {os.strerror(number)}: name another folder by LAMINA_CACHE_DIR"
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         return "out of host memory: choose a smaller batch or network, or free memory"
     return ""
