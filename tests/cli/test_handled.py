@@ -138,9 +138,9 @@ BENCH = f"{sys.executable} -m lamina bench lenet5 --device cpu --repeat 2 -b 2"
         (f"PYTHONIOENCODING=ascii {BENCH}", 0, "?"),
         (f"{BENCH} --report=/proc/none/report.html", 1, "/proc/none: No such file or directory: name another file"),
         (f"LAMINA_CACHE_DIR=/proc/none/cache {BENCH}", 1, "/proc/none: No such file or directory: name another folder"),
-        (f"mkdir gone; cd gone; rmdir ../gone; {BENCH}", 2, "lamina: the working folder was deleted"),
+        (f"mkdir gone; cd gone; rmdir ../gone; {BENCH}", 2, "lamina: the working directory was deleted"),
     ],
-    ids=["no stdout", "no streams", "ascii", "no folder", "no cache folder", "no working folder"],
+    ids=["no stdout", "no streams", "ascii", "no folder", "no cache folder", "no working directory"],
 )
 def test_a_shell_that_leaves_something_out_gets_results_or_a_message(
     tmp_path: Path, shell: str, code: int, says: str

@@ -70,10 +70,10 @@ class _Terminated(KeyboardInterrupt):
 
 
 def begin() -> None:
-    """Make up for what a shell may leave out: the standard streams, characters of their encodings, a working folder.
+    """Make up for what a shell may leave out: the standard streams, characters of their encodings, a working directory.
 
     A stream that is closed becomes one to nowhere, and a character that an encoding lacks a question mark. PyTorch
-    does not load where the working folder was deleted: the command ends there, with a message.
+    does not load where the working directory was deleted: the command ends there, with a message.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -83,7 +83,7 @@ def begin() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        typer.echo("lamina: the working folder was deleted: change to one that exists", err=True)
+        typer.echo("lamina: the working directory was deleted: change to one that exists", err=True)
         sys.exit(UsageError.exit_code)
 
 
