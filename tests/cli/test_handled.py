@@ -154,3 +154,10 @@ def test_a_shell_that_leaves_something_out_gets_results_or_a_message(
     if code == 0:
         with open_store(tmp_path / "lamina.db") as store:
             assert [run.status for run in store.runs()] == ["done"]
+
+
+def test_an_error_of_a_file_descriptor_names_no_file(lamina: Lamina, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["lamina", "bench", "lenet5", "-b", "9"])
+    monkeypatch.setattr(pipeline, "bench", lambda *_, **__: os.fdopen(10_000))
+    result = lamina("bench", "lenet5", "--device", "cpu")
+    assert result.exit_code == 70 and "unexpected OSError" in " ".join(result.stderr.split())

@@ -181,10 +181,10 @@ def _advice(error: Exception) -> str:
     """What the machine lacks and what to do; nothing for other errors."""
     rust = re.search(r"\(os error (\d+)\)", str(error))  # of safetensors
     number = int(rust[1]) if rust else error.errno if isinstance(error, OSError) else None
+    file = getattr(error, "filename", None)
     if number in _HOST:
-        file = getattr(error, "filename", None)
         return f"{f'{file}: ' if file else ''}{os.strerror(number)}: {_HOST[number]}"
-    if number and (file := getattr(error, "filename", None)):
+    if number and isinstance(file, str) and file:  # not a file descriptor
         named = [Path(word.rpartition("=")[2]) for word in sys.argv[1:]]  # --output=FILE too
         if any(path.is_relative_to(file) for path in named):  # the file, or a folder that it is in
             return f"{file}: {os.strerror(number)}: name another file"
