@@ -95,6 +95,18 @@ def test_names_stay_text(run: Run, tmp_path: Path) -> None:
     assert "<script" not in study_markdown(hostile) and "`x`" not in study_markdown(hostile)
 
 
+@pytest.mark.parametrize("base", [STUDY, replace(STUDY, trials=())])
+def test_a_loss_on_the_test_samples_beyond_the_budget_is_told(base: Study) -> None:
+    *others, plan = base.wholes
+    assert "loses" not in verdict(replace(base, wholes=(*others, replace(plan, accuracy=89.0))))
+    beyond = replace(base, wholes=(*others, replace(plan, accuracy=87.5)))
+    assert "; it loses 2.50 points on the test samples, more than the 1.00 that" in verdict(beyond)
+    assert "2.50 points on the test samples" in study_markdown(beyond)
+    assert "2.50 % of the outputs on the test" in verdict(replace(beyond, metric="output error"))
+    unknown = replace(base, wholes=(*others, replace(plan, accuracy=None)))
+    assert "loses" not in verdict(unknown)
+
+
 def test_nothing_faster_is_said_so(run: Run, tmp_path: Path) -> None:
     assert verdict(NOTHING) == "nothing that was tried is faster than the network as it is"
     html = page(NOTHING, run, tmp_path)

@@ -17,6 +17,9 @@ DENSE = "dense"
 OVER = "time budget"
 """In the reason of what was not tried."""
 
+ROUNDING = 1e-6
+"""In points: accuracies are ratios of samples."""
+
 
 def wholes_table(study: Study, width: int | None = None) -> Table:
     """The network as its user runs it, at uniform settings, and by the plan."""
@@ -58,10 +61,23 @@ def verdict(study: Study) -> str:
         what = f"; the time budget left {untried} settings and candidates untried" if untried else ""
         return f"nothing that was tried is faster than the network as it is{what}"
     if not changed:
-        return f"no layer changes: the network at {plan.settings} is {against:.2f}x as fast as it was"
+        return f"no layer changes: the network at {plan.settings} is {against:.2f}x as fast as it was{_beyond(study)}"
     over = uniform.timing.median_us / plan.timing.median_us
     layers = f"{changed} layer{'s' if changed > 1 else ''} changed"
-    return f"the plan, {layers}: {over:.2f}x over the best uniform setting, {against:.2f}x over the network as it was"
+    gains = f"{over:.2f}x over the best uniform setting, {against:.2f}x over the network as it was"
+    return f"the plan, {layers}: {gains}{_beyond(study)}"
+
+
+def _beyond(study: Study) -> str:
+    """What the plan loses on the test samples, if that is more than is allowed on the calibration samples."""
+    before, plan = study.whole("before").accuracy, study.whole("plan").accuracy
+    if before is None or plan is None or before - plan <= study.max_accuracy_drop + ROUNDING:
+        return ""
+    lost = f"{before - plan:.2f} points" if study.metric == "accuracy" else f"{before - plan:.2f} % of the outputs"
+    return (
+        f"; it loses {lost} on the test samples, more than the {study.max_accuracy_drop:.2f} that --max-accuracy-drop "
+        "allows on the calibration samples: a smaller value, or a larger --calibration, leaves a margin"
+    )
 
 
 def layers_table(study: Study, width: int | None = None) -> Table:
