@@ -335,15 +335,16 @@ def over_floors(rows: Rows) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.circulant_layers")
     parser.add_argument("--block-sizes", default=str(BLOCK_SIZE), help="of the blocks, between commas")
-    parser.add_argument("--groups", default="", help=f"of {', '.join(dict.fromkeys(one.group for one in LAYERS))}")
+    known = dict.fromkeys(one.group for one in LAYERS)
+    parser.add_argument("--groups", type=results.names_of(*known), default=",".join(known))
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     asked = parser.parse_args()
     blocks = [int(word) for word in asked.block_sizes.split(",")]
-    groups = asked.groups.split(",") if asked.groups else [one.group for one in LAYERS]
+    groups = asked.groups.split(",")
     layers = [replace(one, block_size=k) for k in blocks for one in LAYERS if one.group in groups]
     claim = "circulant_layers" if len(layers) == len(LAYERS) and blocks == [BLOCK_SIZE] else "circulant_sums"
     options = [f"--block-sizes {asked.block_sizes}"] * (blocks != [BLOCK_SIZE])
-    command = " ".join(["circulant_layers", *options, *[f"--groups {asked.groups}"] * bool(asked.groups)])
+    command = " ".join(["circulant_layers", *options, *[f"--groups {asked.groups}"] * (len(groups) < len(known))])
     for rows in on_every_gpu(shown_while_measured, layers):
         summary = {
             "printed and ours, fp32": beside(rows),

@@ -284,10 +284,12 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.never_slower", description=__doc__.split("\n")[0])
-    parser.add_argument("--networks", default=",".join(network.name for network in NETWORKS))
-    parser.add_argument("--precisions", default=",".join(PRECISIONS))
-    parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--modes", default="eager,graph")
+    known = [network.name for network in NETWORKS]
+    some = results.names_of(*known, *(network.name for network in SMOKE))
+    parser.add_argument("--networks", type=some, default=",".join(known))
+    parser.add_argument("--precisions", type=results.names_of(*PRECISIONS), default=",".join(PRECISIONS))
+    parser.add_argument("--methods", type=results.names_of(*METHODS), default=",".join(METHODS))
+    parser.add_argument("--modes", type=results.names_of("eager", "graph"), default="eager,graph")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no cell is started")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     asked = parser.parse_args()

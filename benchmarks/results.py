@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from math import isfinite
@@ -100,6 +100,17 @@ def arguments(claim: str, **choices: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(name, choices=words)
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of results")
     return parser.parse_args()
+
+
+def names_of(*known: str) -> Callable[[str], str]:
+    """The type of an option that has known names between commas; argparse refuses others."""
+
+    def checked(text: str) -> str:
+        if unknown := sorted({*text.split(",")} - {*known}):
+            raise argparse.ArgumentTypeError(f"expected some of {','.join(known)}, got {','.join(unknown)}")
+        return text
+
+    return checked
 
 
 def command(

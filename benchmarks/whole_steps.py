@@ -316,10 +316,12 @@ def task(
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.whole_steps", description=__doc__.split("\n")[0])
-    parser.add_argument("--networks", default=",".join(network.name for network in ALL))
-    parser.add_argument("--precisions", default=",".join(PRECISIONS))
-    parser.add_argument("--modes", default=",".join(QUICKEST))
-    parser.add_argument("--methods", default="circulant", help=f"of {', '.join(STEPS)}")
+    known = [network.name for network in ALL]
+    some = results.names_of(*known, *(network.name for network in SMOKE))
+    parser.add_argument("--networks", type=some, default=",".join(known))
+    parser.add_argument("--precisions", type=results.names_of(*PRECISIONS), default=",".join(PRECISIONS))
+    parser.add_argument("--modes", type=results.names_of(*QUICKEST), default=",".join(QUICKEST))
+    parser.add_argument("--methods", type=results.names_of(*STEPS), default="circulant", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--processes", type=int, default=1, help="networks at the same time; they take turns to time")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which no cell is started")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")

@@ -1,6 +1,7 @@
 """Results are written whatever they are."""
 
 import argparse
+import importlib
 import json
 from math import inf, nan
 from pathlib import Path
@@ -39,3 +40,23 @@ def test_a_command_has_the_options_that_were_asked_for() -> None:
     assert results.command("x.y", asked, parser, without=("jobs",)) == "x.y --models 'a:*,b c'"
     asked = parser.parse_args(["--stop-after", "3"])
     assert results.command("x.y", asked, parser) == "x.y --stop-after 3.0"
+
+
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        ("never_slower", ["--networks", "alexnet,foo"]),
+        ("never_slower", ["--methods", "foo"]),
+        ("whole_steps", ["--precisions", "foo,fp32"]),
+        ("circulant_layers", ["--groups", "foo"]),
+    ],
+)
+def test_unknown_names_are_refused_before_anything_is_measured(
+    module: str, options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = importlib.import_module(f"benchmarks.{module}").main
+    monkeypatch.setattr("sys.argv", [module, *options])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    error = capsys.readouterr().err
+    assert f"argument {options[0]}: expected some of " in error and error.endswith(", got foo\n")
