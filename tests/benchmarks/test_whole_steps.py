@@ -146,6 +146,7 @@ def written(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> list[
 def test_tasks_in_processes_leave_their_rows_beside_one_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("benchmarks.results.names_of", lambda *known: str)
     words = ("--networks", "lenet5,nothing", "--precisions", "fp32", "--modes", "eager", "--processes", "2")
     (path,) = written(monkeypatch, tmp_path, *words)
     assert path.name.startswith("whole_steps_lenet5_nothing_fp32_eager_")
