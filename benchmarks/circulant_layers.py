@@ -343,8 +343,7 @@ def main() -> None:
     groups = asked.groups.split(",")
     layers = [replace(one, block_size=k) for k in blocks for one in LAYERS if one.group in groups]
     claim = "circulant_layers" if len(layers) == len(LAYERS) and blocks == [BLOCK_SIZE] else "circulant_sums"
-    options = [f"--block-sizes {asked.block_sizes}"] * (blocks != [BLOCK_SIZE])
-    command = " ".join(["circulant_layers", *options, *[f"--groups {asked.groups}"] * (len(groups) < len(known))])
+    command = results.command("circulant_layers", asked, parser)
     for rows in on_every_gpu(shown_while_measured, layers):
         summary = {
             "printed and ours, fp32": beside(rows),

@@ -105,9 +105,11 @@ def arguments(claim: str, **choices: Sequence[str]) -> argparse.Namespace:
 def names_of(*known: str) -> Callable[[str], str]:
     """The type of an option that has known names between commas; argparse refuses others."""
 
+    names = ",".join(dict.fromkeys(known))
+
     def checked(text: str) -> str:
         if unknown := sorted({*text.split(",")} - {*known}):
-            raise argparse.ArgumentTypeError(f"expected some of {','.join(known)}, got {','.join(unknown)}")
+            raise argparse.ArgumentTypeError(f"expected some of {names}, got {','.join(unknown)}")
         return text
 
     return checked
