@@ -117,7 +117,7 @@ NORMED_VGG: Any = CIFAR | {
 }  # fmt: skip
 EXPERIMENTS = {
     "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR),
-    "vgg11-bn cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 110, 128, **NORMED_VGG),
+    "vgg11-bn cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 150, 128, **NORMED_VGG),
     "vgg16-bn cifar10": Experiment("vgg16_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 50, 128, **NORMED_VGG),
     "conv4fc3-bn cifar10": Experiment(
         "conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR, normed=True
