@@ -38,6 +38,7 @@ from benchmarks import results
 from benchmarks.ahead import autocast, compile_conversion
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import build, measure, run
+from lamina.accelerate.methods.circulant.nn import with_activations
 from lamina.accelerate.select import DENSE, LayerCall, Timer, layer_step, observe
 from lamina.build.models import ZOO, create
 from lamina.pipeline.convert import convert, timer
@@ -179,7 +180,11 @@ def again(
     training: bool,
     clock: Timer,
 ) -> dict[str, Any]:
-    """A layer's row: the selection, and both sides timed once more; ``unit`` names layers that are fused together."""
+    """A layer's row: the selection, and both sides timed once more.
+
+    ``unit`` names layers that are fused together. Where a circulant layer computes the activation beside it, so does
+    the dense side.
+    """
     assert layer.selection is not None
     kept = layer.refusal is not None
     ours = model.get_submodule(layer.layer)
@@ -188,6 +193,8 @@ def again(
         theirs: nn.Module = ours.to_dense()  # type: ignore[operator]
     else:
         theirs = parts[0] if len(parts) == 1 or not kept else nn.Sequential(*parts)
+        if not kept and layer.method == "circulant":
+            theirs = with_activations(theirs, ours)
     modules = {"dense": theirs} if kept else {"dense": theirs, "selected": ours}
     times = clock({name: layer_step(one, call, mode, training) for name, one in modules.items()})
     both = times_of(times["dense"], times["dense" if kept else "selected"])

@@ -1,5 +1,6 @@
 """The benchmark that no converted layer is slower: its rows, and its summary of rows that are known."""
 
+import copy
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,9 @@ import torch
 
 from benchmarks import never_slower
 from benchmarks.results import Row
-from lamina.accelerate import CELLS
+from lamina.accelerate import CELLS, convert
+from lamina.accelerate.methods.circulant import Circulant
+from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.select import DENSE, observe
 from lamina.record import ConvertedLayer, Timing
 from lamina.record.selection import Selection
@@ -49,6 +52,25 @@ def test_a_layer_whose_network_stayed_dense_counts_as_dense() -> None:
 
     row = never_slower.again(layer, ["0"], model, model, call, "eager", False, clock)
     assert row["executed_impl"] == DENSE and row["speedup"] == 1.0 and row["times_us"] == choice.times_us
+
+
+def test_dense_computes_the_activations_that_a_circulant_layer_does() -> None:
+    dense = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    model, _ = convert(copy.deepcopy(dense), Circulant(4))
+    fuse_activations(model)
+    assert model[0].activation == "relu"
+    choice = Selection("circulant", "faster", {DENSE: 3.0, "circulant": 1.0}, "eager")
+    layer = ConvertedLayer("0", "Linear", "circulant", 72, 24, None, choice)
+    call = observe(dense, ["0"], torch.randn(5, 8))["0"]
+
+    def clock(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
+        for step in steps.values():
+            outputs = step()
+            assert isinstance(outputs, torch.Tensor) and (outputs >= 0).all()
+        return dict.fromkeys(steps, Timing("cpu", "-", 3.0, 2.0, 4.0, 9))
+
+    row = never_slower.again(layer, ["0"], model, dense, call, "eager", False, clock)
+    assert row["executed_impl"] == "circulant" and row["rel_error"] < 1e-5
 
 
 def test_no_cell_starts_after_the_time_limit(
