@@ -147,6 +147,7 @@ def _fused(row: Published, model: CostModel) -> dict[str, float]:
     ("method", "chip", "training", "times_us", "rows", "least"),
     [
         ("circulant", "h200", True, _circulant, 153, 0.93),
+        ("circulant", "h100", True, _circulant, 153, 0.77),
         ("eliminated", "h200", True, _eliminated, 48, 0.91),
         ("fused", "h200", False, _fused, 63, 0.90),
         ("fused", "h100", False, _fused, 63, 0.96),
