@@ -57,3 +57,17 @@ def test_every_batch_has_the_dense_layer_and_each_block_size(monkeypatch: pytest
     ]
     assert [one.rel_error is None for one in rows] == [False] * 6 + [True] * 6
     assert max(one.rel_error or 0.0 for one in rows) < 1e-5
+
+
+def test_every_circulant_step_runs_once_to_compile_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCHES", (1, 2))
+    monkeypatch.setattr(batches, "BLOCK_SIZES", (2, 4))
+    found = []
+
+    def step_of(module: Any, x: torch.Tensor, gy: torch.Tensor) -> Any:
+        found.append((module.block_size, x.shape[0], x.is_contiguous()))
+        return lambda: None
+
+    monkeypatch.setattr(batches, "step_of", step_of)
+    batches.compile_kernels(Layer("B", "small", 1, 4, 4, 3, 3), "fp32", torch.device("cpu"))
+    assert sorted(found) == [(k, batch, nchw) for k in (2, 4) for batch in (1, 2) for nchw in (False, True)]
