@@ -1,18 +1,17 @@
 """Claim: the accuracy that block-circulant layers cost a network, and the time that they save in a training step.
 
-Networks train with the loop of `lamina train`, in CUDA graphs of whole updates, dense and with blocks of 16, 32 and
-64, from three seeds each, with the same settings. Only the learning rate of blocks (`parameter_groups`) and dropout
-depend on the block size, each by a rule with a different exponent for VGG with batch normalization. The first
-convolution and the classifier stay dense, as in CirCNN, and so do narrow convolutions. For image networks, the
-learning rate is the best of three for the dense network on a sixth of the training images, held out (``--held-out``),
-and that of VGG-16 is VGG-11's; the rules, the optimizer and label smoothing of VGG with batch normalization, and the
-gradient clipping of the LSTM were chosen on them too. The side of VGG's cutout and its epochs were not searched. Only
-LeNet's learning rate was searched again because of a test result. Every
-run is a process, one at a time on each GPU: the accuracies matter, and epoch times are only recorded. Results
-are written whenever a run ends, so that an interrupted benchmark keeps it; ``--resume`` takes the complete runs of one
-and makes the others. Before that, alone on a GPU, training steps with Adam are timed, and their memory is measured:
-dense in the better layout against circulant layers with random sign flips, all but the first and last layer, each with
-its selected implementation.
+Networks train with the loop of `lamina train`, in CUDA graphs of whole updates, dense and with blocks of 16, 32 and 64,
+from three seeds each, with the same settings. Only the learning rate of blocks (`parameter_groups`) and dropout depend
+on the block size, each by a rule with a different exponent for VGG with batch normalization. The first convolution and
+the classifier stay dense, as in CirCNN, and so do narrow convolutions. For image networks, the learning rate is the
+best of three for the dense network on a sixth of the training images, held out (``--held-out``), and that of VGG-16 is
+VGG-11's; the rules, the optimizer and label smoothing of VGG with batch normalization, and the gradient clipping of the
+LSTM were chosen on them too. The side of VGG's cutout was not searched. LeNet's learning rate was searched again, and
+VGG-11's epochs were raised from 100 to 150, because of test results. Every run is a process, one at a time on each GPU:
+the accuracies matter, and epoch times are only recorded. Results are written whenever a run ends, so that an
+interrupted benchmark keeps it; ``--resume`` takes the complete runs of one and makes the others. Before that, alone on
+a GPU, training steps with Adam are timed, and their memory is measured: dense in the better layout against circulant
+layers with random sign flips, all but the first and last layer, each with its selected implementation.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """
@@ -43,7 +42,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import results
-from benchmarks.ahead import autocast, compile_candidates
+from benchmarks.ahead import compile_conversion
 from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.published import statements
 from lamina import measure, run
@@ -374,11 +373,11 @@ def adam_step(network: nn.Module, x: Tensor, y: Tensor, precision: str) -> Calla
 
 def compile_kernels(network: str, batch: int, precision: str, device: torch.device) -> None:
     """Compile the kernels of all candidates together, before `stepped` selects among them."""
-    module: Any = built(network, 1000, TIMED_BLOCK, "auto", signs=True)[0]
+    module: Any = create(network, 1000)
     module.to(device, memory_format=torch.channels_last)
     x = torch.randn(batch, 3, 224, 224, device=device).to(memory_format=torch.channels_last)
-    with autocast(precision, device):
-        compile_candidates([(precision, module, x)], device, "graph")
+    blocks = Circulant(TIMED_BLOCK, rescale=True, signs=True)
+    compile_conversion(module, x, blocks, precision, training=True, cast=True, device=device)
 
 
 def stepped(asked: tuple[tuple[str, int], str]) -> Rows:
