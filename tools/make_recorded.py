@@ -143,7 +143,8 @@ KNOWN: Mapping[str, Extract] = {
         "circulant_recurrent", (*BASIC, "size"), lambda row: strict(row, precision="fp32", timing="graph")
     ),
     "circulant_accuracy": Extract("circulant_accuracy", LEARNT),
-    "circulant_accuracy_long": Extract("circulant_accuracy_vgg_cifar10", LEARNT),
+    "circulant_accuracy_vgg11": Extract("circulant_accuracy_vgg11_cifar10", LEARNT),
+    "circulant_accuracy_vgg16": Extract("circulant_accuracy_vgg16_cifar10", LEARNT),
     "activation_zeros": Extract("sparse_training", ZEROS, _watched),
     "activation_zeros_long": Extract("sparse_training_long", ZEROS, _watched, optional=True),
     "monitor_overhead": Extract(
@@ -154,7 +155,7 @@ KNOWN: Mapping[str, Extract] = {
         (*BASIC, "pattern", "zeros", "what"),
         lambda row: strict(
             row, workload="cifarnet conv2", precision="fp32", pattern="iid", l2="warm",
-            impl=("dense", "csr", "nonzero", "rounded"),
+            impl=("dense", "csr", "nonzero", "row_union_fp16"),
         ),
     ),
     "elimination": Extract("elimination", BASIC, lambda row: strict(row, precision="fp32")),

@@ -85,7 +85,7 @@ RULES: Mapping[str, Rule] = {
 """The statements, by their names in entries: a similar accuracy is within 1 point, far fewer at most a quarter."""
 
 MEASUREMENT = Measurement(
-    ("circulant_accuracy", "circulant_accuracy_long"),
+    ("circulant_accuracy", "circulant_accuracy_vgg11", "circulant_accuracy_vgg16"),
     statements=RULES,
     run=live("training", "accuracy"),
     command="python -m benchmarks.circulant_training accuracy",
