@@ -155,7 +155,7 @@ KNOWN: Mapping[str, Extract] = {
         (*BASIC, "pattern", "zeros", "what"),
         lambda row: strict(
             row, workload="cifarnet conv2", precision="fp32", pattern="iid", l2="warm",
-            impl=("dense", "csr", "nonzero", "row_union_fp16"),
+            impl=("dense", "csr", "nonzero"),
         ),
     ),
     "elimination": Extract("elimination", BASIC, lambda row: strict(row, precision="fp32")),
