@@ -130,10 +130,11 @@ NETWORKS = {
     VECTOR: """
         dict_output tuple_output nested_output weight_norm Noise Counter DataDependent Experts Quantized
         """,
-    FEATURES: "Attention Encoder gru bidirectional_lstm Cells",
+    FEATURES: "Attention Encoder gru bidirectional_lstm Cells Recurrence",
     TOKENS: "SharedWeights Rotary",
     (*TOKENS, "mask=bool:8"): "Keywords",
     ("image=float32:3x32x32", "features=float32:12"): "SeveralInputs",
+    ("x=float32:3x16x16", "t=float32:"): "Denoiser",
     ("a=float32:1x16x16", "b=float32:1x16x16"): "Siamese",
     ("nodes=float32:6x12", "edges=int64:2x9"): "Graph",
     ("features=float32:12", "items=int64:5"): "Bags",

@@ -48,6 +48,53 @@ class SeveralInputs(nn.Module):
         return self.head(torch.cat([seen, F.relu(self.features(features))], 1))
 
 
+class Denoiser(nn.Module):
+    """A convolutional denoiser of a diffusion model: one time step per sample, embedded in sines and cosines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16))
+        self.enter, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.GroupNorm(4, 16)
+        self.down, self.up = nn.Conv2d(16, 16, 3, 2, 1), nn.ConvTranspose2d(16, 16, 4, 2, 1)
+        self.leave = nn.Conv2d(32, 3, 3, padding=1)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        angles = t[:, None] * torch.exp(-torch.arange(8, device=x.device))
+        time = self.time(torch.cat([angles.sin(), angles.cos()], 1))
+        entered = self.enter(x)
+        inner = self.up(F.silu(self.down(F.silu(self.norm(entered) + time[:, :, None, None]))))
+        return self.leave(torch.cat([entered, inner], 1))
+
+
+class Scan(nn.Module):
+    """A linear recurrence that keeps its last state, with its autograd graph, for the next call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay = nn.Parameter(torch.zeros(16))
+        self.state: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, states = self.state, torch.zeros_like(x)
+        for step in range(x.shape[1]):
+            state = x[:, step] if state is None else torch.sigmoid(self.decay) * state + x[:, step]
+            states[:, step] = state
+        self.state = state
+        return states
+
+
+class Recurrence(nn.Module):
+    """Resets the state of its recurrence for every sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.scan, self.head = nn.Linear(12, 16), Scan(), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.scan.state = None
+        return self.head(self.scan(self.enter(x)).mean(1))
+
+
 class Heads(nn.Module):
     """Two heads whose outputs come as a dict, a tuple or a nest of both."""
 

@@ -34,6 +34,15 @@ def test_types_and_ranges(text: str, content: str, limits: object, dtype: str | 
     assert (one.shape, one.content, (one.low, one.vocabulary), one.dtype) == ((8, 128), content, limits, dtype)
 
 
+def test_without_sizes_an_input_has_one_value_per_sample() -> None:
+    found = options.requested_inputs(options.inputs("", ["x=float32:3x8x8", "t=int64[0,1000]:", "s=float32:"], ""))
+    assert [(one.name, one.shape, one.vocabulary) for one in found] == [
+        ("x", (3, 8, 8), None),
+        ("t", (), 1000),
+        ("s", (), None),
+    ]
+
+
 @pytest.mark.parametrize(
     ("size", "named", "function", "message"),
     [

@@ -140,3 +140,51 @@ def test_it_can_be_run_again() -> None:
     iteration.run(first)
     iteration.run(second)
     assert first.seen == second.seen
+
+
+class Remembers(nn.Module):
+    """A layer that keeps its state, and the autograd graph of it, for the next call."""
+
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((4,), 0.5))
+        self.register_buffer("kept", None)
+        self.state: torch.Tensor | None = None
+        self.buffer = buffer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.kept if self.buffer else self.state
+        after = torch.tanh(x * self.weight + (0 if before is None else before))
+        if self.buffer:
+            self.kept = after
+        else:
+            self.state = after
+        return after
+
+
+class Resets(nn.Module):
+    """A network that resets the state of its layer for every input."""
+
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        self.layer, self.fc = Remembers(buffer), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.layer.kept = self.layer.state = None
+        return self.fc(self.layer(x))
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+def test_a_layer_that_keeps_a_state_starts_every_run_from_the_same_one(buffer: bool) -> None:
+    x = torch.randn(2, 4)
+    network = Resets(buffer)
+    trace = build.trace(network, x)
+    network(x).sum().backward()
+    iteration = Iteration(trace, [x], seed_gradient=run.seed_gradient(None))
+    seen: list[torch.Tensor] = []
+    hook = trace.calls[0].module.register_forward_hook(lambda module, inputs, output: seen.append(output.detach()))
+    for _ in range(3):
+        iteration.run(Log())
+    hook.remove()
+    assert len(seen) == 3
+    assert all(torch.equal(one, seen[0]) for one in seen)

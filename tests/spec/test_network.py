@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lamina.errors import SpecError
-from lamina.spec import Input, Layer, Network, Phase
+from lamina.spec import Input, Layer, Network, Phase, ScalarInput
 from lamina.spec.layers import Activation, Add, Convolution, Flatten, Linear, Pooling
 
 
@@ -105,3 +105,9 @@ def test_tokens_and_pictures_are_inputs() -> None:
     with pytest.raises(ValueError, match="at least 1 item"):
         Input(shape=())
     assert Input(shape=(5,), content="indices", vocabulary=7).vocabulary == 7
+
+
+def test_one_value_per_sample_is_an_input_of_its_own() -> None:
+    assert ScalarInput(name="t").shape == ()
+    with pytest.raises(ValueError, match="at most 0 items"):
+        ScalarInput(name="t", shape=(1,))

@@ -108,8 +108,9 @@ InputOption = Annotated[
         "--input",
         metavar="NAME=DTYPE:SHAPE",
         help="An input of the network: its parameter, its type and the shape of a sample, such as tokens=int64:128, "
-        "x=float32:3x32x32 or z=complex64:64. Integers are in the range of the network's embeddings, or in "
-        "\\[LOW,HIGH) of tokens=int64\\[LOW,HIGH]:128. Floating-point types follow --precision. Repeatable.",
+        "x=float32:3x32x32 or z=complex64:64; t=float32: has one value per sample. Integers are in the range of the "
+        "network's embeddings, or in \\[LOW,HIGH) of tokens=int64\\[LOW,HIGH]:128. Floating-point types follow "
+        "--precision. Repeatable.",
     ),
 ]
 InputFnOption = Annotated[
@@ -311,22 +312,24 @@ def requested_inputs(text: str) -> tuple[int, ...] | tuple[Input, ...] | str | N
 
 
 def _input(item: str) -> Input:
-    from lamina.spec import Input
+    from lamina.spec import Input, ScalarInput
 
     name, _, rest = item.partition("=")
     type_, colon, sizes = rest.partition(":")
     if not (name.isidentifier() and colon):
         raise UsageError(
-            f"--input: expected NAME=DTYPE:SHAPE such as tokens=int64:128 or tokens=int64[0,1000]:128, got {item!r}"
+            "--input: expected NAME=DTYPE:SHAPE such as tokens=int64:128 or tokens=int64[0,1000]:128, or NAME=DTYPE: "
+            f"for one value per sample, got {item!r}"
         )
     dtype, bracket, limits = type_.partition("[")
     if dtype not in (*REAL, *COMPLEX, *WHOLE):
         raise UsageError(f"--input: type {dtype!r} is unknown: {nearest(dtype, (*REAL, *COMPLEX, *WHOLE))}")
     low, high = _range(item, dtype, limits) if bracket else (0, 2 if dtype == "bool" else None)
-    return Input.model_validate(
+    kind, size = (Input, {"shape": shape("--input", sizes)}) if sizes else (ScalarInput, {})
+    return kind.model_validate(
         {
             "name": name,
-            "shape": shape("--input", sizes),
+            **size,
             "content": "indices" if dtype in WHOLE else "real",
             "vocabulary": high,
             "low": low,

@@ -2,6 +2,7 @@
 
 Each layer runs forward once on the outputs of its producers, then, in reverse order, backward once on the gradients of
 its consumers. Nothing is repeated or copied. Every phase runs inside its own context manager, provided by the caller.
+A layer that keeps tensors for its next call starts every iteration with the same ones.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lamina.run.loss import SeedGradient, has_gradient
 from lamina.run.protocols import Call, Trace
@@ -23,6 +26,9 @@ Mark = Callable[[int, Phase], AbstractContextManager[object]]
 
 SEPARABLE = ("convolution", "linear")
 """Layer kinds whose data and weight gradients are computed by separate kernels; others compute both in one pass."""
+
+OWN = frozenset(vars(nn.Module()))
+"""Attributes of every module."""
 
 MERGED = "computed by the same kernels as backward_data"
 NOT_NEEDED = "its input needs no gradient"
@@ -60,6 +66,8 @@ class Iteration:
         self._differentiable = differentiable(trace, input_gradients)
         self._targets = [implement(c.resolved, c.module) if implement else c.module for c in trace.calls]
         self._last_reader = {n: index for index, call in enumerate(trace.calls) for n in call.inputs}
+        layers = {module for call in trace.calls if call.module is not None for module in call.module.modules()}
+        self._kept = [(holder, _cut(holder)) for module in layers for holder in (vars(module), module._buffers)]
 
     def target(self, index: int) -> nn.Module | None:
         """The module that computes a layer, ``None`` for a function."""
@@ -82,6 +90,8 @@ class Iteration:
 
     def run(self, mark: Mark) -> None:
         """Run one iteration."""
+        for holder, before in self._kept:
+            holder.update(before)
         values = dict(self._inputs)
         graphs: list[_Graph] = []
         for index, call in enumerate(self.trace.calls):
@@ -142,6 +152,20 @@ class _Graph:
 
     def __init__(self, leaves: dict[int, Tensor], outputs: tuple[Tensor, ...]):
         self.leaves, self.outputs = leaves, outputs
+
+
+def _cut(holder: Mapping[str, Any]) -> dict[str, Any]:
+    """What a layer holds, cut from the autograd graph of the call that left it, which is freed by now."""
+
+    def linked(leaf: Any) -> bool:
+        return isinstance(leaf, Tensor) and leaf.grad_fn is not None
+
+    def cut(value: Any) -> Any:
+        if not any(map(linked, tree_leaves(value))):
+            return value
+        return tree_map(lambda leaf: leaf.detach() if linked(leaf) else leaf, value)
+
+    return {name: cut(value) for name, value in holder.items() if name not in OWN}
 
 
 def _separate(call: Call, data: bool) -> bool:

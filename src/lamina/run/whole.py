@@ -27,17 +27,40 @@ def whole_step(
     if not backward or not wanted:
         return lambda: network(*leaves)
     gradients: list[Tensor] = []
+    compute: Callable[..., Sequence[Tensor | None]] = torch.autograd.grad
 
     def step() -> object:
+        nonlocal compute
         outputs = _differentiable(network(*leaves))
         if not gradients:
             gradients.extend(seed(outputs))
         if not any(output.requires_grad for output in outputs):
             return outputs
         pairs = [pair for pair in zip(outputs, gradients, strict=True) if pair[0].requires_grad]
-        return torch.autograd.grad([output for output, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+        try:
+            return compute([output for output, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+        except RuntimeError as error:
+            if compute is _accumulated or "use_reentrant" not in str(error):
+                raise
+            compute = _accumulated
+            return step()
 
     return step
+
+
+def _accumulated(
+    outputs: Sequence[Tensor], wanted: Sequence[Tensor], gradients: Sequence[Tensor], allow_unused: bool
+) -> tuple[Tensor | None, ...]:
+    """The gradients by ``backward``: reentrant activation checkpoints know no `torch.autograd.grad`."""
+    before = [leaf.grad for leaf in wanted]
+    try:
+        for leaf in wanted:
+            leaf.grad = None
+        torch.autograd.backward(outputs, gradients)
+        return tuple(leaf.grad for leaf in wanted)
+    finally:
+        for leaf, gradient in zip(wanted, before, strict=True):
+            leaf.grad = gradient
 
 
 def _differentiable(outputs: object) -> list[Tensor]:

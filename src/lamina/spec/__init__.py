@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from lamina.spec.files import read
     from lamina.spec.layers import KINDS, Layer
     from lamina.spec.method import DENSE_ALGORITHMS, METHODS, Method, MethodInfo
-    from lamina.spec.network import Input, Network, ResolvedLayer
+    from lamina.spec.network import Input, Network, ResolvedLayer, ScalarInput
     from lamina.spec.shape import Shape, elements, show
     from lamina.spec.toml import read_toml, write_toml
     from lamina.spec.workload import CLOCKS, DATASETS, ITEM_BYTES, Layout, Point, Precision, Workload
@@ -33,6 +33,7 @@ __all__ = [
     "Point",
     "Precision",
     "ResolvedLayer",
+    "ScalarInput",
     "Shape",
     "Workload",
     "elements",
@@ -49,7 +50,7 @@ _MODULES = {
     "files": ("read",),
     "layers": ("KINDS", "Layer"),
     "method": ("DENSE_ALGORITHMS", "METHODS", "Method", "MethodInfo"),
-    "network": ("Input", "Network", "ResolvedLayer"),
+    "network": ("Input", "Network", "ResolvedLayer", "ScalarInput"),
     "shape": ("Shape", "elements", "show"),
     "toml": ("read_toml", "write_toml"),
     "workload": ("CLOCKS", "DATASETS", "ITEM_BYTES", "Layout", "Point", "Precision", "Workload"),

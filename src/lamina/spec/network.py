@@ -34,6 +34,15 @@ class Input(BaseModel):
     gradient: bool = False
 
 
+class ScalarInput(Input):
+    """An input of one value per sample, such as a time step or an item's id: ``shape`` is empty.
+
+    Networks of packages have such inputs, those of files have none.
+    """
+
+    shape: tuple[()] = ()
+
+
 @dataclass(frozen=True)
 class ResolvedLayer:
     """A layer with its input and output shapes at one batch size."""

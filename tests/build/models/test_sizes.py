@@ -55,6 +55,8 @@ def network(names: str, **config: Any) -> nn.Module:
         (network("input_ids mask", vocab_size=9, max_position_embeddings=64), [("input_ids", (32,), 9)]),
         (network("input_ids mask", vocab_size=9, max_position_embeddings=-1), [("input_ids", (128,), 9)]),
         (network("input_ids mask", vocab_size=9, n_positions=512), [("input_ids", (128,), 9)]),
+        (network("input_ids mask", vocab_size=9, max_seq_len=64), [("input_ids", (32,), 9)]),
+        (network("input_ids mask", vocab_size=9, max_encoder_position_embeddings=48), [("input_ids", (24,), 9)]),
         (
             network("input_ids mask decoder_input_ids", vocab_size=9),
             [("input_ids", (128,), 9), ("decoder_input_ids", (128,), 9)],

@@ -14,6 +14,11 @@ from lamina.spec import Input
 TOKENS, FRAMES, SAMPLES, SIDE = 128, 16, 16_000, 224
 """Sizes of sequences, videos, sounds and images where a network defines none, or only a maximum."""
 
+LENGTHS = (
+    "max_position_embeddings", "max_target_positions", "n_positions", "max_seq_len", "max_encoder_position_embeddings",
+)  # fmt: skip
+"""What configurations call the greatest length of a sequence."""
+
 
 def of_torchvision(models: ModuleType, factory: Callable[..., Any]) -> tuple[int, ...] | None:
     """The shape of a sample that a network's pretrained weights were made for; ``None`` where it has no weights.
@@ -57,8 +62,7 @@ def _input(name: str, config: Any) -> Input | None:
     text, image = getattr(config, "text_config", config), getattr(config, "vision_config", config)
     match name:
         case "input_ids" | "decoder_input_ids":
-            limits = ("max_position_embeddings", "max_target_positions", "n_positions")
-            known = (getattr(text, limit, None) for limit in limits)
+            known = (getattr(text, limit, None) for limit in LENGTHS)
             most = next((one for one in known if one and one > 0), 2 * TOKENS)  # XLNet's is -1: any length
             length = min(TOKENS, -(-most // 2))  # some count positions from behind that of padding
             return Input(name=name, shape=(length,), content="indices", vocabulary=text.vocab_size)
