@@ -188,3 +188,12 @@ def test_a_layer_that_keeps_a_state_starts_every_run_from_the_same_one(buffer: b
     hook.remove()
     assert len(seen) == 3
     assert all(torch.equal(one, seen[0]) for one in seen)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_layers_run_again() -> None:
+    x = torch.randn(2, 4)
+    network = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))))
+    iteration = Iteration(build.trace(network, x), [x], seed_gradient=run.seed_gradient(None))
+    iteration.run(Log())
+    iteration.run(Log())
