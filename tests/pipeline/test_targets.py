@@ -8,7 +8,7 @@ from torch import nn
 
 from lamina.errors import SpecError, UsageError
 from lamina.pipeline import bench, find
-from lamina.spec import Workload
+from lamina.spec import Input, ScalarInput, Workload
 from lamina.store import Store
 
 
@@ -43,6 +43,25 @@ def test_a_network_that_is_there_is_measured_in_copies(store: Store, tmp_path: P
     assert torch.equal(target.make(None)(torch.ones(1, 4)), model(torch.ones(1, 4)))
     bench(target, Workload(batch=(2,)), store, cache=tmp_path)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Timed(nn.Module):
+    """Has a time step for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps, self.fc = nn.Embedding(100, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return self.fc(x + self.steps(t))
+
+
+def test_an_input_may_have_one_value_per_sample() -> None:
+    inputs = Input(name="x", shape=(8,)), ScalarInput(name="t", content="indices", vocabulary=100)
+    target, _ = find(Timed(), input_size=inputs)
+    (x, t), _, _ = target.example(5, None, "fp32", torch.device("cpu"), "nchw", 0)
+    assert (x.shape, t.shape, t.dtype) == ((5, 8), (5,), torch.int64)
+    assert target.resolve(5)[-1].output == (5, 4)
 
 
 def test_what_is_no_network_is_refused() -> None:

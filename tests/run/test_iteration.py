@@ -195,5 +195,7 @@ def test_scripted_layers_run_again() -> None:
     x = torch.randn(2, 4)
     network = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))))
     iteration = Iteration(build.trace(network, x), [x], seed_gradient=run.seed_gradient(None))
-    iteration.run(Log())
-    iteration.run(Log())
+    logs = Log(), Log()
+    for log in logs:
+        iteration.run(log)
+    assert logs[0].seen == logs[1].seen != []

@@ -68,7 +68,7 @@ class Iteration:
         self._last_reader = {n: index for index, call in enumerate(trace.calls) for n in call.inputs}
         layers = {module for call in trace.calls if call.module is not None for module in call.module.modules()}
         holders = (holder for module in layers for holder in (vars(module), module._buffers))
-        self._kept = [(holder, _cut(holder)) for holder in holders if isinstance(holder, dict)]  # TorchScript has none
+        self._kept = [(holder, _cut(holder)) for holder in holders if isinstance(holder, dict)]  # not TorchScript's
 
     def target(self, index: int) -> nn.Module | None:
         """The module that computes a layer, ``None`` for a function."""

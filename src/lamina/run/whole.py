@@ -51,7 +51,7 @@ def whole_step(
 def _accumulated(
     outputs: Sequence[Tensor], wanted: Sequence[Tensor], gradients: Sequence[Tensor], allow_unused: bool
 ) -> tuple[Tensor | None, ...]:
-    """The gradients by ``backward``: reentrant activation checkpoints know no `torch.autograd.grad`."""
+    """The gradients by ``backward``: reentrant activation checkpoints do not support `torch.autograd.grad`."""
     before = [leaf.grad for leaf in wanted]
     try:
         for leaf in wanted:
