@@ -424,7 +424,8 @@ def main() -> None:
     rows += earlier(claim, scope.device, asked.output)
     done = {(row["workload"], "densities" in row) for row in rows}
     trained = [(asked.scope, one) for one in scope.trained if (one.name, False) not in done]
-    zeros = [(asked.scope, one) for one in scope.watched if (one.name, True) not in done]
+    left = [one for one in scope.watched if (one.name, True) not in done]
+    zeros = [(asked.scope, one, index) for index, one in enumerate(left)]
     for some in chain(each_in_a_process(rows_of, trained, 1), each_in_a_process(rows_of, zeros, scope.processes)):
         rows += some
         print(*[*summary(rows).items()][-1], flush=True)
@@ -436,9 +437,11 @@ def main() -> None:
             torch.cuda.empty_cache()
 
 
-def rows_of(name: str, network: Network) -> list[dict[str, Any]]:
-    """The rows of a network of a scope, which trains for its time or for its zeros."""
+def rows_of(name: str, network: Network, index: int = 0) -> list[dict[str, Any]]:
+    """The rows of a network of a scope, which trains for its time or for its zeros; networks share the GPUs there are."""
     scope, (data, of) = SCOPES[name], images(os.environ.get("DATA"))
+    if scope.device == "cuda":
+        torch.cuda.set_device(index % torch.cuda.device_count())
     with run.precision_mode("fp32") if scope.device == "cuda" else nullcontext():
         if network in scope.trained:
             return [*compared(data, of, network, scope)]

@@ -99,6 +99,12 @@ def run_all(
                     if isinstance(message, Cell):
                         worker.todo.popleft()
                         yield message
+                    if message == "spoiled":  # the verbs that follow are not to blame
+                        worker.stop()
+                        workers.remove(worker)
+                        if worker.model and worker.todo:
+                            waiting.appendleft((worker.model, list(worker.todo), worker.alone))
+                        continue
                     if message == "free":
                         worker.model = None
                     worker.started()
@@ -142,6 +148,7 @@ def _serve(pipe: Connection, device: str, folder: Path, number: int) -> None:
                 cell = cells.run(verb, cells.Job(model, device, folder_of(model.spec, folder), alone))
                 pipe.send(cell)
                 if cell.ending == "traceback" and device != "cpu":
+                    pipe.send("spoiled")
                     return
             pipe.send("free")
 
