@@ -438,7 +438,7 @@ def main() -> None:
 
 
 def rows_of(name: str, network: Network, index: int = 0) -> list[dict[str, Any]]:
-    """The rows of a network of a scope, which trains for its time or for its zeros; networks share the GPUs there are."""
+    """The rows of a network of a scope, which trains for its time or for its zeros, on one of the GPUs there are."""
     scope, (data, of) = SCOPES[name], images(os.environ.get("DATA"))
     if scope.device == "cuda":
         torch.cuda.set_device(index % torch.cuda.device_count())

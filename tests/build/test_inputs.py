@@ -11,7 +11,7 @@ from lamina.build import from_external, trace
 from lamina.build.inputs import Made
 from lamina.build.models.external import External
 from lamina.errors import UsageError
-from lamina.spec import Input
+from lamina.spec import Input, ScalarInput
 
 
 class Keywords(nn.Module):
@@ -61,6 +61,12 @@ def test_indices_of_any_shape_are_drawn() -> None:
     target = from_external("edges", lambda: External(Keywords()), (edges,))
     (drawn,), labels, _ = target.example(3, None, "fp32", torch.device("cpu"), "nchw", 0)
     assert (drawn.dtype, drawn.shape, labels.shape) == (torch.int64, (3, 2, 5), (3,)) and int(drawn.max()) < 7
+
+
+def test_a_function_may_make_one_value_per_sample() -> None:
+    made = Made(lambda batch: (torch.zeros(batch, 8), torch.arange(batch)))
+    target = from_external("timed", lambda: External(nn.Linear(8, 8)), made)
+    assert target.inputs == (Input(shape=(8,)), ScalarInput())
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])

@@ -1,6 +1,7 @@
 """Tracing finds every layer, and running the calls one by one gives what the network gives."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -167,6 +168,43 @@ def test_hooks_and_lists_of_the_first_forward_pass_are_removed_with_their_flag()
     assert not network.ready and network.states == [0]
     network(torch.randn(2, 4))
     assert network.states == [0, 1, 1]
+
+
+@torch.jit.ignore  # type: ignore[untyped-decorator]
+def _shown(x: Tensor) -> Tensor:
+    SEEN.append(type(x))
+    return x
+
+
+def _doubled(x: Tensor) -> Tensor:
+    return _shown(x) * 2
+
+
+SEEN: list[type] = []
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_torchscript_never_sees_tensors_without_memory() -> None:
+    """Its fused kernels read their data pointer, which makes a GPU unusable."""
+
+    class Doubles(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return _doubled(x)
+
+    class Calls(nn.Module):
+        def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+            super().__init__()
+            self.function, self.head = function, nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.function(x))
+
+    SEEN.clear()
+    for function in (torch.jit.script(_doubled), torch.jit.script(Doubles())):
+        network = Calls(function)
+        assert trace(network, torch.randn(2, 4)).calls[-1].name == "head"
+        assert {*SEEN} == {Tensor}
+        assert torch.equal(network(torch.ones(2, 4)), network.head(torch.full((2, 4), 2.0)))
 
 
 def _scale(size: int) -> Tensor:

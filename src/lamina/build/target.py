@@ -19,7 +19,7 @@ from lamina.build.models.external import External
 from lamina.build.network import DTYPES, SpecModule
 from lamina.build.trace import trace
 from lamina.errors import UnsupportedError, UsageError
-from lamina.spec import Input, Network, ResolvedLayer
+from lamina.spec import Input, Network, ResolvedLayer, ScalarInput
 from lamina.spec.zoo import DEFAULT_BATCH
 
 CLASSES, ELEMENTS, SAMPLES = 10, 1 << 24, 128
@@ -209,7 +209,7 @@ def from_external(
         shape = Made(partial(found.samples, shape=size))
     if isinstance(shape, Made):
         made = shape
-        inputs = tuple(Input(shape=tuple(tensor.shape[1:]) or (1,)) for tensor in made.tensors(1))
+        inputs = tuple(Input(shape=tuple(t.shape[1:])) if t.dim() > 1 else ScalarInput() for t in made.tensors(1))
         return Target(
             name, inputs, lambda classes: made.adapt(load().module), classes=found.classes, made=made, remarks=remarks
         )

@@ -1,7 +1,8 @@
 """Tracing of a network to a list of layers, by module hooks and a torch function mode.
 
 One forward pass over fake tensors records every call that creates a tensor: leaf modules, and functions called outside
-of them (residual adds, flattening, attention). Where the path depends on values, it is a pass over the real tensors.
+of them (residual adds, flattening, attention). Where the path depends on values, or TorchScript is called, it is a
+pass over the real tensors.
 Parameters and buffers are kept by identity, so each call can be run again separately on real tensors.
 """
 
@@ -12,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +32,9 @@ HINTS = {
 }
 """What a user can do, by a part of PyTorch's error."""
 
+SCRIPTED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+"""What runs TorchScript."""
+
 
 @contextmanager
 def _without_tracebacks() -> Iterator[None]:
@@ -41,6 +46,23 @@ def _without_tracebacks() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+@contextmanager
+def _without_torchscript() -> Iterator[None]:
+    """TorchScript's fused kernels read the memory of their tensors, which fake ones do not have: it is refused."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise UnsupportedError("TorchScript needs the values of its inputs")
+
+    before = [vars(kind)["__call__"] for kind in SCRIPTED]
+    for kind in SCRIPTED:
+        kind.__call__ = refuse
+    try:
+        yield
+    finally:
+        for kind, call in zip(SCRIPTED, before, strict=True):
+            kind.__call__ = call
 
 
 @_without_tracebacks()
@@ -64,15 +86,16 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
     try:
         if any(is_lazy(parameter) for parameter in network.parameters()):
             _run_once(network, inputs)
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        fake, sizes_only = FakeTensorMode(allow_non_fake_inputs=True), any(tensor.is_meta for tensor in inputs)
         try:
-            found = _recorded(network, [fake.from_tensor(tensor.detach()) for tensor in inputs], fake)
+            with nullcontext() if sizes_only else _without_torchscript():
+                found = _recorded(network, [fake.from_tensor(tensor.detach()) for tensor in inputs], fake)
             leaves = [leaf for call in found.calls for leaf in call.template] if found else []
-            # A constant of a function that is not seen, such as one of TorchScript, needs its value.
-            if any(isinstance(leaf, FakeTensor) for leaf in leaves) and not any(tensor.is_meta for tensor in inputs):
+            # A constant of a function that is not seen, such as one of an extension in C++, needs its value.
+            if any(isinstance(leaf, FakeTensor) for leaf in leaves) and not sizes_only:
                 found = _recorded(network, [tensor.detach().clone() for tensor in inputs], nullcontext())
         except Exception:
-            if any(tensor.is_meta for tensor in inputs):
+            if sizes_only:
                 raise
             found = _recorded(network, [tensor.detach().clone() for tensor in inputs], nullcontext())
         if found is None:  # it made layers in this pass, as it does in its first
