@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -154,6 +155,41 @@ class Plain(nn.Module):
 
 def scripted() -> nn.Module:
     return mlp(torch.jit.script(Plain()))
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    return torch.relu(x).square()
+
+
+@cache
+def scripted_squared_relu() -> Any:
+    """A function of TorchScript."""
+    return torch.jit.script(squared_relu)
+
+
+class SquaredReLU(nn.Module):
+    """Calls TorchScript from Python, as activations of older networks do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scripted_squared_relu()(x)
+
+
+def scripted_function() -> nn.Module:
+    return mlp(SquaredReLU(), nn.Linear(16, 16), SquaredReLU())
+
+
+class ExtraState(nn.Linear):
+    """Keeps more than tensors in its state, as neural operators do."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"inputs": self.in_features}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.in_features = state["inputs"]
+
+
+def extra_state() -> nn.Module:
+    return mlp(ExtraState(16, 16), nn.ReLU())
 
 
 def jit_traced() -> nn.Module:

@@ -144,10 +144,9 @@ HOSTILE = {
         no_parameters one_parameter_in_two_layers one_module_at_two_paths identity returns_no_tensor returns_a_number
         returns_nothing raises returns_nan returns_integers gradient_within no_gradient_within through_numpy
         autocast_within zero_sized Selected Checkpointed scripted jit_traced fx_traced compiled_within frozen
-        half_frozen parametrized hooked tensor_subclass namedtuple_output dataclass_output scalar_output Stateful
-        WritesInput
-        Uncopyable Methods deep odd_names double_precision mixed_precision expanded vectorized one_class empty
-        huge_values
+        scripted_function extra_state half_frozen parametrized hooked tensor_subclass namedtuple_output
+        dataclass_output scalar_output Stateful WritesInput Uncopyable Methods deep odd_names double_precision
+        mixed_precision expanded vectorized one_class empty huge_values
         """,
     ("3x16x16",): "lazy_layers",
     FEATURES: "Packed",

@@ -13,7 +13,7 @@ from lamina.run.processes import Parallel, join_processes, leave_processes, rank
 from lamina.run.steps import Implement, Step, walk
 from lamina.run.training import Progress, train
 from lamina.run.update import Trained, Update, Updates, eager_update
-from lamina.run.weights import load_weights
+from lamina.run.weights import load_weights, saved_weights
 from lamina.run.whole import whole_step
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "precision_note",
     "rank_and_world",
     "relative_error",
+    "saved_weights",
     "seed_gradient",
     "size_lazy_parameters",
     "tensors",

@@ -23,7 +23,7 @@ from lamina.run.objective import Objective, classification
 from lamina.run.precision import precision_mode
 from lamina.run.processes import GradientHook, Parallel, data_parallel, gathered, shard, sharded_as
 from lamina.run.update import Trained, Updates, autocast, eager_update
-from lamina.run.weights import load_weights
+from lamina.run.weights import load_weights, saved_weights
 from lamina.spec.training import Training
 
 Batches = Iterable[tuple[Inputs, Tensor]]
@@ -212,7 +212,7 @@ def _optimizer(
 
 def _tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Weights and optimizer states."""
-    tensors = {f"model.{name}": gathered(t) for name, t in network.state_dict().items()}
+    tensors = {f"model.{name}": gathered(t) for name, t in saved_weights(network).items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{key}": gathered(t) for key, t in state.items() if isinstance(t, Tensor)}
     return tensors
@@ -255,9 +255,9 @@ def _restore(
             f"{path}: this checkpoint was trained with {wanted}; use the same settings, or start without --resume"
         )
     try:
-        weights = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
-        own_weights = network.state_dict()
-        load_weights(network, {n: sharded_as(t, own_weights.get(n)) for n, t in weights.items()})
+        kept = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        own = saved_weights(network)
+        load_weights(network, {n: sharded_as(t, own.get(n)) for n, t in kept.items()})
     except RuntimeError as error:
         raise UsageError(f"{path}: this checkpoint is of another network: {error}") from error
     parameters = [one for group in optimizer.param_groups for one in group["params"]]

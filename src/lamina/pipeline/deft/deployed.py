@@ -128,7 +128,7 @@ class Deployment:
             latency,
             parameters(model),
             multiplications(model, self.example()) // self.batch,
-            sum(tensor.nbytes for tensor in model.state_dict().values()),
+            sum(tensor.nbytes for tensor in run.saved_weights(model).values()),
         )
 
 

@@ -109,7 +109,7 @@ def save(
         facts=dict(facts),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in model.state_dict().items()}
+    tensors = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in run.saved_weights(model).items()}
     drafts = {name: folder / f".{name}.{os.getpid()}" for name in (WEIGHTS, RECIPE)}
     try:
         save_file(tensors, drafts[WEIGHTS], {"format": "pt"})
@@ -181,7 +181,7 @@ def read_recipe(folder: Path) -> Recipe:
 def digest(model: nn.Module) -> str:
     """A name for the values of a network's parameters and buffers: equal for equal values."""
     total = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(run.saved_weights(model).items()):
         total.update(name.encode())
         total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()[:16]
@@ -231,7 +231,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Load all tensors, or none."""
-    expected = model.state_dict()
+    expected = run.saved_weights(model)
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
         faults = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(extra)}"] * bool(extra)

@@ -27,7 +27,7 @@ def pretrained(network: nn.Module, path: Path) -> nn.Module:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{path}: expected a safetensors file, got {type(error).__name__}: {error}") from error
-    own = network.state_dict()
+    own = run.saved_weights(network)
     if not own.keys() & tensors.keys():
         tensors = {name.removeprefix(PREFIX): value for name, value in tensors.items() if name.startswith(PREFIX)}
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
@@ -56,4 +56,4 @@ def require_copies(network: nn.Module, verb: str) -> None:
         raise UnsupportedError(
             f"{verb} compares copies of the network, but copy.deepcopy raises {type(error).__name__}: {error}"
         ) from error
-    require_strided(network.state_dict())
+    require_strided(run.saved_weights(network))
