@@ -4,6 +4,8 @@
 2. Times above 20 us agree within 5 % with an independent benchmark, ``triton.testing.do_bench``.
 3. The sum of the layers' steps is within 15 % of the whole training step.
 
+An interrupted run goes on with the next precision.
+
 Run: python -m benchmarks.alexnet_layers
 """
 
@@ -20,6 +22,7 @@ import torch
 import triton
 
 from benchmarks import results
+from benchmarks.stages import Stages
 from lamina import build, measure, run
 from lamina.build.models import ZOO
 from lamina.spec import Phase
@@ -34,10 +37,12 @@ REPEAT = measure.Repeat(min_samples=20, min_time_s=0.05, max_time_s=0.4)
 
 def main() -> None:
     args = results.arguments("alexnet_layers")
-    wall = command_seconds()
-    rows = [row for precision in PRECISIONS for row in measured(precision)]
+    stage = Stages("alexnet_layers", "cuda", args.output)
+    wall = stage("command", command_seconds)
+    rows = [row for precision in PRECISIONS for row in stage(precision, lambda: [*measured(precision)])]  # noqa: B023
     summary = {"command_wall_s": wall, **agreement(rows), **completeness(rows)}
     path = results.write("alexnet_layers", "cuda", rows, summary, args)
+    stage.finish()
     print(path)
     for key, value in summary.items():
         print(f"{key}: {value}")

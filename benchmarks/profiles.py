@@ -4,7 +4,8 @@
 2. Kernel times under the profiler are within 5 % of the undisturbed step's, replayed as a CUDA graph.
 3. AlexNet at batch 128: the ``core`` counters of all kernels in under 3 minutes, ``full`` in under 8.
 
-The profile is also exported, counters included, as ``<network>_<gpu>.json.xz``: what the project ships.
+The profile is also exported, counters included, as ``<network>_<gpu>.json.xz``: what the project ships. An interrupted
+run goes on with the next profile.
 
 Run: python -m benchmarks.profiles alexnet
 """
@@ -14,13 +15,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import results
+from benchmarks.stages import Stages
 from lamina import build, measure, run
 from lamina.build.models import ZOO
 from lamina.record import LayerRun, Run
@@ -37,30 +40,33 @@ SOME_ROWS_FAILED = 1
 def main() -> None:
     args = results.arguments("profiles", network=tuple(BATCHES))
     network = args.network
-    with tempfile.TemporaryDirectory() as folder:
-        walls = {
-            f"batch 128, counters {counters}": profiled(network, (128,), counters, f"{folder}/{counters}.db", folder)
-            for counters in ("none", "core", "full")
-            if network == "alexnet"
-        }
-        batches, counters = BATCHES[network], COUNTERS.get(network, "full")
-        took = profiled(network, batches, counters, f"{folder}/lamina.db", folder)
-        walls[f"batches {batches}, counters {counters}"] = took
-        with open_store(f"{folder}/lamina.db") as store:
-            this = store.run("latest")
-            rows = list(facts(store, this))
-            write_document(store.export_run(this.id), args.output / f"{network}_{chip(this)}.json.xz")
+    stage = Stages(f"profile_{network}", "cuda", args.output)
+    walls = {
+        f"batch 128, counters {counters}": stage(
+            counters, partial(profiled, network, (128,), counters, stage.folder / f"{counters}.db", stage.folder)
+        )
+        for counters in ("none", "core", "full")
+        if network == "alexnet"
+    }
+    batches, counters, place = BATCHES[network], COUNTERS.get(network, "full"), stage.folder / "lamina.db"
+    took = stage("batches", partial(profiled, network, batches, counters, place, stage.folder))
+    walls[f"batches {batches}, counters {counters}"] = took
+    with open_store(str(place)) as store:
+        this = store.run("latest")
+        rows = list(facts(store, this))
+        write_document(store.export_run(this.id), args.output / f"{network}_{chip(this)}.json.xz")
     summary = {
         "wall_s": walls,
         "least_coverage": min(row["coverage"] for row in rows),
         "kernels_over_graph": {f"batch {row['batch']}": row["kernels_over_graph"] for row in rows},
     }
     print(results.write(f"profile_{network}", "cuda", rows, summary, args, f"profiles {network}"))
+    stage.finish()
     print(json.dumps(summary, indent=1))
 
 
 def profiled(
-    network: str, batches: tuple[int, ...], counters: str, place: str, cache: str, precision: str = PRECISION,
+    network: str, batches: tuple[int, ...], counters: str, place: Path, cache: Path, precision: str = PRECISION,
     autotune: bool = False,
 ) -> float:  # fmt: skip
     """Run the profile command; returns its seconds."""
@@ -68,13 +74,13 @@ def profiled(
     done = subprocess.run(
         [
             *(sys.executable, "-m", "lamina", "profile", network, "--batch-size", ",".join(map(str, batches))),
-            *("--precision", precision, "--device", "cuda", "--counters", counters, "--store", place),
+            *("--precision", precision, "--device", "cuda", "--counters", counters, "--store", str(place)),
             *("--format", "csv"),
             *(("--autotune",) if autotune else ()),
         ],
         check=False,
         stdout=subprocess.DEVNULL,
-        env=results.environment_with(LAMINA_CACHE_DIR=cache),
+        env=results.environment_with(LAMINA_CACHE_DIR=str(cache)),
     )
     if done.returncode not in (0, SOME_ROWS_FAILED):
         done.check_returncode()

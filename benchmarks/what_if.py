@@ -37,7 +37,7 @@ def main() -> None:
     args = results.arguments("what_if", precision=PRECISIONS)
     target = build.from_zoo(ZOO["alexnet"])
     with tempfile.TemporaryDirectory() as folder, open_store(f"{folder}/lamina.db") as store:
-        profiled("alexnet", (BATCH,), "core", f"{folder}/lamina.db", folder, args.precision, autotune=True)
+        profiled("alexnet", (BATCH,), "core", Path(folder, "lamina.db"), Path(folder), args.precision, autotune=True)
         workload = Workload(batch=(BATCH,), precision=(args.precision,), device="cuda", seconds=0.3)
         again = Again("alexnet", workload, TUNED, (), "")
         watch = partial(print, flush=True)
