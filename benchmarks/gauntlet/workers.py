@@ -136,7 +136,8 @@ def _serve(pipe: Connection, device: str, folder: Path, number: int) -> None:
 
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         gpus = gpus if gpus != [""] else [str(index) for index in range(torch.cuda.device_count())]
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]  # read when CUDA is used first
+        if gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]  # read when CUDA is used first
     from benchmarks.gauntlet import cells
 
     cells.hurry()

@@ -132,6 +132,20 @@ def test_a_process_that_hangs_or_dies_costs_one_cell(tmp_path: Path, monkeypatch
     assert {found[f"stubborn:{name}", "load"].ending for name in names} == {"refused"}  # so the run went on
 
 
+def test_no_verb_is_to_blame_for_the_traceback_of_another_on_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ends with it, since it may have made the GPU unusable."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from torch import nn\nclass Stuck(nn.Linear):\n    def _apply(self, *_, **__):\n        1 / 0\n"
+    (tmp_path / "immovable.py").write_text(code + "def net():\n    return Stuck(4, 4)\n")
+    verbs = ["convert-fused", "convert-sparse", "convert-weight-only"]
+    found = [*run_all({Model("immovable:net", ("4",)): verbs}, "cuda", tmp_path, jobs=1, limit_s=60)]
+    assert [cell.verb for cell in found] == verbs
+    assert all(cell.reason.startswith("ZeroDivisionError: division by zero") for cell in found)
+
+
 def test_a_stopped_run_continues_and_its_rows_fit_the_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
