@@ -40,7 +40,9 @@ def main() -> None:
     args = results.arguments("alexnet_layers")
     stage = Stages("alexnet_layers", "cuda", args.output)
     wall = stage("command", command_seconds)
-    rows = [row for precision in PRECISIONS for row in stage(precision, partial(list[dict[str, Any]], measured(precision)))]
+    rows: list[dict[str, Any]] = []
+    for precision in PRECISIONS:
+        rows += stage(precision, partial(list, measured(precision)))
     summary = {"command_wall_s": wall, **agreement(rows), **completeness(rows)}
     path = results.write("alexnet_layers", "cuda", rows, summary, args)
     stage.finish()
