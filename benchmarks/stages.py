@@ -24,13 +24,12 @@ class Stages:
     def __init__(self, claim: str, device: str, output: Path):
         self.folder = output / f"unfinished_{claim}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.commit = source.commit()
-        self._of = {"commit": self.commit, "device": measure.environment(device).device}
+        self._of = {"commit": source.commit(), "device": measure.environment(device).device}
 
     def __call__(self, name: str, stage: Callable[[], Found]) -> Found:
         """What a stage finds, now or in the run that was interrupted."""
         path = self.folder / f"{name}.json"
-        if path.exists() and not self.commit.endswith(source.DIRTY):
+        if path.exists() and not self._of["commit"].endswith(source.DIRTY):
             kept = json.loads(path.read_text(encoding="utf-8"))
             if kept["of"] == self._of:
                 print(f"{name}: kept from the run before", flush=True)

@@ -226,3 +226,15 @@ def test_a_constant_of_torchscript_has_its_value() -> None:
     (_, division) = trace(Scaled(), torch.randn(2, 4)).calls
     (result,) = division.run([torch.full((2, 4), 6.0)])
     assert type(result) is Tensor and result.tolist() == [[3.0] * 4] * 2
+
+
+def test_a_constant_of_a_function_that_is_not_seen_has_its_value() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch._C.DisableTorchFunction():  # as code in C++ is
+                scale = torch.tensor(4.0).sqrt()
+            return x / scale
+
+    (division,) = trace(Scaled(), torch.randn(2, 4)).calls
+    (result,) = division.run([torch.full((2, 4), 6.0)])
+    assert type(result) is Tensor and result.tolist() == [[3.0] * 4] * 2

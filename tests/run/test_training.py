@@ -111,3 +111,33 @@ def test_checkpoints_that_take_long_are_written_less_often(
     list(train(network(), SETTINGS, batches, lambda: [(X, Y)], 10, device, checkpoint, save_every=2, seconds=clock))  # type: ignore[arg-type]
     assert written == expected
     assert load(checkpoint)[1]["step"] == 10
+
+
+class Versioned(nn.Linear):
+    """Its state holds more than tensors."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 2}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 2}
+
+
+def test_checkpoints_of_states_with_other_things_than_tensors_are_resumed(tmp_path: Path) -> None:
+    def run(checkpoint: Path, steps: int, resume: bool = False) -> nn.Linear:
+        torch.manual_seed(0)
+        module = Versioned(3, 2)
+        batches = [(X, Y)] * 4
+        updates = train(
+            module, SETTINGS, lambda _, start: batches[start:], lambda: batches[:1], 4, torch.device("cpu"),
+            checkpoint, save_every=2, report_every=1, resume=resume,
+        )  # fmt: skip
+        for count, _ in enumerate(updates, 1):
+            if count == steps:
+                break
+        return module
+
+    run(tmp_path / "a.safetensors", 3)
+    assert load(tmp_path / "a.safetensors")[1]["step"] == 2
+    resumed = run(tmp_path / "a.safetensors", 9, resume=True)
+    assert torch.equal(resumed.weight, run(tmp_path / "b.safetensors", 9).weight)
