@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # its default arguments would keep a process group that exists at its import
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -26,8 +29,16 @@ def join_processes(device: torch.device) -> None:
 
 
 def leave_processes() -> None:
-    """Leave the process group, if this process is in one."""
+    """Leave the process group, if this process is in one.
+
+    Its threads end here: one that still frees a tensor while Python exits would abort the process.
+    """
     if dist.is_initialized():
+        if "torch.distributed.tensor" in sys.modules:  # its caches hold device meshes, and these the process group
+            from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+            _clear_sharding_prop_cache()
+        gc.collect()  # a DistributedDataParallel has reference cycles and holds the process group
         dist.destroy_process_group()
 
 
