@@ -1,8 +1,11 @@
 """Commands about what lamina ships, and about the trace database."""
 
+import csv
+import io
 import json
 from pathlib import Path
 
+import pytest
 from tests.cli.conftest import Lamina
 
 QUICK = ("bench", "primitives/linear", "--repeat", "2", "--device", "cpu", "--batch-size", "2")
@@ -20,6 +23,25 @@ def test_recipes_are_listed_shown_and_copied(lamina: Lamina, tmp_path: Path) -> 
 def test_the_zoo_is_listed(lamina: Lamina) -> None:
     listed = lamina("models").stdout
     assert "resnet152" in listed and "Krizhevsky" in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "known"),
+    [
+        (("models",), "network", "resnet152"),
+        (("methods",), "implementation", "circulant"),
+        (("recipes", "ls"), "recipe", "models/lenet5"),
+        (("counters", "stalls"), "metric", "gpu__time_duration.sum"),
+        (("reproduce", "ls"), "name", "dnnmark-table-5.1"),
+    ],
+)
+def test_what_is_listed_is_json_and_csv_too(words: tuple[str, ...], field: str, known: str, lamina: Lamina) -> None:
+    rows = json.loads(lamina(*words, "--format", "json").stdout)
+    lines = list(csv.DictReader(io.StringIO(lamina(*words, "--format", "csv").stdout)))
+    assert [row[field] for row in rows] == [line[field] for line in lines]
+    assert known in [row[field] for row in rows] and list(lines[0]) == list(rows[0])
+    refused = lamina(*words, "--format", "html")
+    assert refused.exit_code == 2 and "csv, json, table" in refused.output
 
 
 def test_a_dnnmark_file_converts_to_toml_that_resolves_alike(lamina: Lamina, tmp_path: Path) -> None:
@@ -52,6 +74,8 @@ def test_runs_are_listed_compared_exported_imported_queried_and_removed(lamina: 
     elsewhere = str(tmp_path / "elsewhere.db")
     assert lamina("runs", "import", str(trace), "--store", elsewhere).exit_code == 0
     assert ids[0] in lamina("runs", "ls", "--store", elsewhere).stdout
+    (found,) = json.loads(lamina("runs", "ls", "--store", elsewhere, "--format", "json").stdout)
+    assert (found["run"], found["verb"], found["status"]) == (ids[0], "bench", "done")
     assert lamina("runs", "import", str(trace), "--store", elsewhere).exit_code == 2
 
     assert lamina("runs", "export", ids[0], "--format", "parquet", "-o", str(tmp_path / "a.parquet")).exit_code == 0

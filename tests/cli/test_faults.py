@@ -120,6 +120,16 @@ def test_stdout_on_a_full_disk() -> None:
     assert done.returncode == 1 and done.stderr.startswith("lamina: No space left on device: free some space")
 
 
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_pipe_whose_reader_has_left_ends_a_command_silently(form: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "lamina", "models", "--format", form]
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run(words, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and not done.stderr
+
+
 def test_a_clock_that_goes_backwards_loses_nothing() -> None:
     later, earlier = "2030-01-01T00:00:00+00:00", "2026-01-01T00:00:00+00:00"
     with open_store(":memory:") as store:

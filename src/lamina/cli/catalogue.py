@@ -21,22 +21,18 @@ RecipeArgument = Annotated[
 
 @recipes_app.command("ls")
 @handled
-def list_recipes() -> None:
+def list_recipes(format_: options.FormatOption = "table") -> None:
     """List the recipes.
 
     Example:
 
         lamina recipes ls
     """
-    from rich.table import Table
-
     from lamina import recipes
     from lamina.cli import printing
 
-    table = Table("recipe", "what it is", box=None)
-    for recipe in recipes.ls():
-        table.add_row(recipe.name, recipe.summary)
-    printing.show(table)
+    (form,) = options.choices("--format", format_, options.FORMATS)
+    printing.show_list([{"recipe": one.name, "summary": one.summary} for one in recipes.ls()], form)
 
 
 @recipes_app.command("show")
@@ -72,27 +68,33 @@ def copy_recipe(
 
 
 @handled
-def models() -> None:
+def models(format_: options.FormatOption = "table") -> None:
     """List the networks of the zoo.
 
     Example:
 
         lamina models
     """
-    from rich.table import Table
-
     from lamina.cli import printing
     from lamina.spec import show
     from lamina.spec.zoo import ZOO
 
-    table = Table("network", "input", "classes", "what it is", "source", box=None)
-    for entry in ZOO.values():
-        table.add_row(entry.name, show(entry.input), str(entry.classes), entry.summary, entry.source)
-    printing.show(table)
+    (form,) = options.choices("--format", format_, options.FORMATS)
+    rows = [
+        {
+            "network": entry.name,
+            "input": show(entry.input),
+            "classes": entry.classes,
+            "summary": entry.summary,
+            "source": entry.source,
+        }
+        for entry in ZOO.values()
+    ]
+    printing.show_list(rows, form)
 
 
 @handled
-def methods() -> None:
+def methods(format_: options.FormatOption = "table") -> None:
     """List the implementations for --impl, with the options of each and their defaults.
 
     In Python, lamina.convert(model, config) takes the configuration class with the same options.
@@ -103,18 +105,18 @@ def methods() -> None:
     """
     from dataclasses import MISSING, fields
 
-    from rich.table import Table
-
     from lamina.accelerate.registry import CELLS, config_class
     from lamina.cli import printing
     from lamina.spec import METHODS
 
-    table = Table("implementation", "configuration", "what it is", "options", box=None)
+    (form,) = options.choices("--format", format_, options.FORMATS)
+    rows = []
     for info in METHODS.values():
         known = fields(config_class(info.name)) if info.name in CELLS else ()
         shown = [each.name if each.default is MISSING else f"{each.name}={each.default}" for each in known]
-        table.add_row(info.name, info.config, info.summary, ", ".join(shown))
-    printing.show(table)
+        row = {"implementation": info.name, "configuration": info.config, "summary": info.summary, "options": shown}
+        rows.append(row)
+    printing.show_list(rows, form)
 
 
 @handled
@@ -123,6 +125,7 @@ def counters(
         list[str] | None,
         typer.Argument(metavar="[SET|METRIC]...", help="Sets (core, memory, stalls, full) or metrics."),
     ] = None,
+    format_: options.FormatOption = "table",
 ) -> None:
     """List hardware metrics for 'lamina profile --counters': unit, meaning, sets, and nvprof's names for figures.
 
@@ -130,23 +133,26 @@ def counters(
 
         lamina counters stalls
     """
-    from rich.table import Table
-
     from lamina.cli import printing
     from lamina.measure import counters as known
 
+    (form,) = options.choices("--format", format_, options.FORMATS)
     wanted = known.select(names or ["full"])
-    table = Table("metric", "unit", "sets", "what it counts", box=None)
-    for name in wanted:
-        metric = known.metric(name)
-        table.add_row(name, metric.unit, " ".join(metric.sets), metric.meaning)
-    figures = Table("nvprof's name", "unit", "from", box=None)
-    for figure in known.DERIVED:
-        if set(figure.formula.metrics) <= set(wanted):
-            figures.add_row(", ".join(figure.aliases), figure.unit, str(figure.formula))
-    printing.show(table, figures)
-    for name, what in known.SETS.items():
-        typer.echo(f"{name}: {what}")
+    metrics = {name: known.metric(name) for name in wanted}
+    rows = [
+        {"metric": name, "unit": metric.unit, "sets": list(metric.sets), "summary": metric.meaning}
+        for name, metric in metrics.items()
+    ]
+    figures = [
+        {"nvprof": list(figure.aliases), "unit": figure.unit, "from": str(figure.formula)}
+        for figure in known.DERIVED
+        if set(figure.formula.metrics) <= set(wanted)
+    ]
+    printing.show_list(rows, form)
+    if form == "table":
+        printing.show_list(figures, form)
+        for name, what in known.SETS.items():
+            typer.echo(f"{name}: {what}")
 
 
 @handled

@@ -130,6 +130,8 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
         except _ENDS:
             raise
         except SystemExit as error:  # lamina itself raises typer.Exit
+            if isinstance(error.__context__, BrokenPipeError):  # Rich, where the reader of a pipe has left
+                raise typer.Exit(1) from error
             typer.echo(f"lamina: the code of the network ended the program (SystemExit: {error.code})", err=True)
             raise typer.Exit(1) from error
         except Exception as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -24,6 +26,22 @@ def show(*tables: Table) -> None:
     console = Console(width=width() or WIDE)
     for one in tables:
         console.print(one)
+
+
+def show_list(rows: Sequence[Mapping[str, Any]], form: str) -> None:
+    """Print a list of things, each with the same fields: a table, JSON, or CSV. A list in a field is joined."""
+    if form == "json":
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    heads = list(rows[0]) if rows else []
+    cells = [[", ".join(cell) if isinstance(cell, list) else str(cell) for cell in row.values()] for row in rows]
+    if form == "csv":
+        csv.writer(sys.stdout).writerows([heads, *cells] if rows else [])
+        return
+    table = Table(*heads, box=None)
+    for line in cells:
+        table.add_row(*line)
+    show(table)
 
 
 def width() -> int | None:

@@ -22,22 +22,19 @@ app = typer.Typer(
 
 @app.command("ls")
 @handled
-def list_entries() -> None:
+def list_entries(format_: options.FormatOption = "table") -> None:
     """List the tables and figures that can be reproduced.
 
     Example:
 
         lamina reproduce ls
     """
-    from rich.table import Table
-
     from lamina.cli import printing
     from lamina.spec.published import entries
 
-    table = Table("name", "place", "what it shows", "how", box=None)
-    for entry in entries():
-        table.add_row(entry.id, entry.place, entry.title, entry.how)
-    printing.show(table)
+    (form,) = options.choices("--format", format_, options.FORMATS)
+    rows = [{"name": one.id, "place": one.place, "title": one.title, "how": one.how} for one in entries()]
+    printing.show_list(rows, form)
 
 
 QuickOption = Annotated[bool, typer.Option("--quick", help="Measure a small version, in minutes on a CPU.")]

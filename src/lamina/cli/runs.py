@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from lamina.cli.handled import handled
 from lamina.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from lamina.record import KernelRun
+    from lamina.record import KernelRun, Run
 
 app = typer.Typer(
     no_args_is_help=True, help="Runs in the trace database: list, show, compare, export, import, query, delete."
@@ -31,6 +31,7 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its
 def list_runs(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Runs in the list.")] = 20,
     verb: Annotated[str, typer.Option("--verb", help="Only runs of this verb, such as bench or train.")] = "",
+    format_: options.FormatOption = "table",
     store: options.StoreOption = "",
 ) -> None:
     """List runs, the latest first.
@@ -43,8 +44,27 @@ def list_runs(
     from lamina.report.table import runs_table
     from lamina.store import open_store
 
+    (form,) = options.choices("--format", format_, options.FORMATS)
     with open_store(options.store_url(store), read_only=True) as database:
-        printing.show(runs_table(database.runs(limit, verb or None), f"runs in {database.place}"))
+        found = database.runs(limit, verb or None)
+        if form == "table":
+            printing.show(runs_table(found, f"runs in {database.place}"))
+        else:
+            printing.show_list([_facts(run) for run in found], form)
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """What a list says of a run."""
+    return {
+        "run": run.id,
+        "verb": run.verb,
+        "target": run.target,
+        "device": run.environment.get("device", ""),
+        "started": run.started,
+        "finished": run.finished or "",
+        "status": run.status,
+        "command": run.command,
+    }
 
 
 @app.command("show")
