@@ -49,6 +49,20 @@ def test_compare_shows_the_largest_differences_first(lamina: Lamina) -> None:
     assert len(json.loads(lamina("compare", "long", "other", "--format", "json").stdout)["pairs"]) == 393
 
 
+def test_a_slowdown_ends_compare_with_an_exit_code(lamina: Lamina) -> None:
+    fill("base", bench())
+    us = [(row, row.timing.median_us if row.timing else 0.0) for row in bench()]
+    fill("slow", [timed(row, 1.5 * time) if row.layer == "conv1" else row for row, time in us], second=1)
+    assert lamina("compare", "base", "slow").exit_code == 0
+    assert lamina("compare", "base", "slow", "--max-slowdown", "60").exit_code == 0
+    assert lamina("compare", "slow", "base", "--max-slowdown", "0").exit_code == 0
+    for words in ((), ("--format", "json")):
+        refused = lamina("compare", "base", "slow", "--max-slowdown", "5", *words)
+        assert refused.exit_code == 1 and "conv1" in refused.stdout
+        assert "run slow exceed --max-slowdown 5 against run base" in refused.stderr and "conv1 forward: 50.0 % longer" in refused.stderr
+    assert lamina("compare", "base", "slow", "--max-slowdown", "5", "--by", "kernel").exit_code == 2
+
+
 def test_runs_without_layer_times_say_so(lamina: Lamina) -> None:
     for name in ("step", "skipped"):
         fill(name, ODD[name])

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from lamina.errors import UsageError
-from lamina.explain import compare, overall, per_item
+from lamina.explain import compare, overall, per_item, regressions
 
 from ..report.records import bench, changed, failed, pick, timed, whole_step
 
@@ -144,3 +144,30 @@ def test_overall_excludes_the_step_and_unmatched_rows() -> None:
     pairs = compare([*a, whole_step(a, 1e6)], [*b, whole_step(b, 1.0)])
     assert overall(pairs) == pytest.approx(2.0)
     assert overall(compare(a, [])) is None
+
+
+def test_a_regression_is_longer_than_allowed_beyond_the_spread() -> None:
+    a, longer = timed(CONV, 100.0, spread=0.04), ("conv1 forward: 25.0 % longer",)
+    for us, percent, found in ((125.0, 5, longer), (125.0, 25, ()), (80.0, 0, ()), (101.0, 0, ())):
+        assert regressions(compare([a], [timed(CONV, us, spread=0.04)]), percent) == found
+    assert regressions(compare([a], [timed(CONV, 125.0, spread=0.5)]), 5) == ()
+
+
+def test_a_phase_that_lost_its_time_is_a_regression() -> None:
+    fallen = replace(CONV, impl="circulant", executed_impl="dense", selection_reason="dense is faster")
+    kept = replace(CONV, impl="circulant", executed_impl="circulant")
+    assert regressions(compare([CONV], [failed(CONV, "out of memory")]), 5) == (
+        "conv1 forward: failed in the second run: out of memory",
+    )
+    assert regressions(compare([CONV], []), 5) == ("conv1 forward: not in the second run",)
+    assert regressions(compare([kept], [fallen]), 5) == (
+        "conv1 forward: circulant ran dense in the second run: dense is faster",
+    )
+    for a in (fallen, failed(CONV)):  # what the first run did not have is not lost
+        assert regressions([*compare([CONV], [CONV]), *compare([a], [kept])], 5) == ()
+
+
+def test_regressions_are_judged_by_enough_samples_only() -> None:
+    for a, b in ((CONV, timed(CONV, 100.0, n=2)), (timed(CONV, 100.0, n=2), CONV), (failed(CONV), CONV)):
+        with pytest.raises(UsageError, match="at least 4 samples"):
+            regressions(compare([a], [b]), 5)

@@ -12,7 +12,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.errors import UsageError
+from lamina.errors import LaminaError, UsageError
 
 if TYPE_CHECKING:
     from lamina.pipeline.explain import Side
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 LEVELS = ("layer", "kernel", "counter")
 FORMATS = ("table", "json")
+LISTED = 10
+"""Regressions in a message."""
+
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")]
 
 
@@ -44,6 +47,16 @@ def compare(
             help="Print every pair; by default a long table shows the largest differences, --by kernel what differs.",
         ),
     ] = False,
+    max_slowdown: Annotated[
+        float | None,
+        typer.Option(
+            "--max-slowdown",
+            metavar="PERCENT",
+            min=0,
+            help="By layer, for CI: exit code 1 if a phase of OTHER takes more than this longer than in RUN, beyond "
+            "the spread of the samples, or has no time.",
+        ),
+    ] = None,
     format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
     store: options.StoreOption = "",
     other_store: Annotated[str, typer.Option("--other-store", help="Database of OTHER, by default that of RUN.")] = "",
@@ -60,12 +73,16 @@ def compare(
         lamina compare latest latest --batch-size 16,128 --per-item
 
         lamina compare 3f2a 91bc --by counter --layer features.3 --other-store h100.db
+
+        lamina compare 3f2a latest --max-slowdown 5
     """
     from lamina.pipeline.explain import look_up
     from lamina.store import open_store
 
     (level,) = options.choices("--by", by, LEVELS)
     (form,) = options.choices("--format", format_, FORMATS)
+    if max_slowdown is not None and level != "layer":
+        raise UsageError(f"--max-slowdown: expected --by layer, got {level}")
     batches = options.counts("--batch-size", batch_size) if batch_size else [None]
     if len(batches) > 2:
         raise UsageError(f"--batch-size: expected one or two batch sizes, got {batch_size!r}")
@@ -74,28 +91,36 @@ def compare(
         theirs = opened.enter_context(open_store(other_store, read_only=True)) if other_store else ours
         a, b = look_up(ours, first, batches[0]), look_up(theirs, second, batches[-1])
     if level == "layer":
-        _by_layer(a, b, layer, per_item, form, every)
+        _by_layer(a, b, layer, per_item, form, every, max_slowdown)
     elif level == "kernel":
         _by_kernel(a, b, layer, every, form)
     else:
         _by_counter(a, b, layer, options.split(metric), per_item, form)
 
 
-def _by_layer(a: Side, b: Side, layer: str, per_item: bool, form: str, every: bool) -> None:
+def _by_layer(
+    a: Side, b: Side, layer: str, per_item: bool, form: str, every: bool, max_slowdown: float | None
+) -> None:
     from lamina.cli import printing
-    from lamina.explain import overall
+    from lamina.explain import overall, regressions
     from lamina.pipeline.explain import compare_layers
     from lamina.report.table import diff_table
 
     pairs = compare_layers(a, b, layer, per_item)
     if form == "json":
         _print_json(a, b, [_pair(it) for it in pairs])
-        return
-    title = f"{b.title} against {a.title}{', per item' if per_item else ''}"
-    printing.show(diff_table(pairs, a.column, b.column, title, printing.width(), brief=not every))
-    together = overall(pairs)
-    if together is not None:
-        typer.echo(f"all paired phases together: {together:.2f}x")
+    else:
+        title = f"{b.title} against {a.title}{', per item' if per_item else ''}"
+        printing.show(diff_table(pairs, a.column, b.column, title, printing.width(), brief=not every))
+        together = overall(pairs)
+        if together is not None:
+            typer.echo(f"all paired phases together: {together:.2f}x")
+    if max_slowdown is not None and (worse := regressions(pairs, max_slowdown)):
+        more = f"; and {len(worse) - LISTED} more" if len(worse) > LISTED else ""
+        raise LaminaError(
+            f"{len(worse)} phases of run {b.run.id} exceed --max-slowdown {max_slowdown:g} against run {a.run.id}: "
+            f"{'; '.join(worse[:LISTED])}{more}"
+        )
 
 
 def _pair(it: Comparison) -> dict[str, Any]:

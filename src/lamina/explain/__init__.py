@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 from lamina.explain.bounds import Bound
-from lamina.explain.comparison import compare, overall, per_item
+from lamina.explain.comparison import compare, overall, per_item, regressions
 from lamina.explain.counter_comparison import CounterComparison, compare_counters
 from lamina.explain.findings import bounds, findings
 from lamina.explain.headlines import headlines
@@ -32,6 +32,7 @@ __all__ = [
     "per_item",
     "phase_totals",
     "potential_saving",
+    "regressions",
     "roofline_of",
     "rooflines",
     "shares",

@@ -34,6 +34,29 @@ def overall(comparisons: Iterable[Comparison]) -> float | None:
     return sum(a for a, _ in both) / later if later else None
 
 
+def regressions(comparisons: Iterable[Comparison], percent: float) -> tuple[str, ...]:
+    """What got worse from ``a`` to ``b``, for a check in CI: a text for each pair, lost times and the slowest first.
+
+    That is a time that is more than ``percent`` longer, beyond the spread of the samples, and a phase that ``a`` timed
+    and ``b`` did not, or not by the implementation that its row names.
+
+    Raises:
+        UsageError: a time would be judged by too few samples, or there is none in ``a``.
+    """
+    timed = [it for it in comparisons if it.a and it.a.timing]
+    unclear = [it for it in timed if it.verdict == "unclear"]
+    if not timed or unclear:
+        what = f"{len(unclear)} of {len(timed)} phases have too few samples" if timed else "the first run has no time"
+        raise UsageError(f"expected at least {MIN_SAMPLES} samples of each phase, to judge its time: {what}")
+    worse = []
+    for it in timed:
+        if it.verdict == "unmatched" and not (it.b and it.b.timing and not it.b.fell_back):
+            worse.append((0.0, f"{it.layer} {it.phase}: {it.reason}"))
+        elif it.verdict == "slower" and it.speedup and 1 / it.speedup > 1 + percent / 100:
+            worse.append((it.speedup, f"{it.layer} {it.phase}: {100 / it.speedup - 100:.1f} % longer"))
+    return tuple(text for _, text in sorted(worse, key=lambda each: each[0]))
+
+
 def _divided(timing: Timing, by: int) -> Timing:
     return replace(timing, median_us=timing.median_us / by, q1_us=timing.q1_us / by, q3_us=timing.q3_us / by)
 
