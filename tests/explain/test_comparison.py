@@ -167,6 +167,12 @@ def test_a_phase_that_lost_its_time_is_a_regression() -> None:
         assert regressions([*compare([CONV], [CONV]), *compare([a], [kept])], 5) == ()
 
 
+def test_the_slowest_comes_first() -> None:
+    fc = pick(bench(), "fc6")
+    a, b = [timed(CONV, 100.0), timed(fc, 100.0)], [timed(CONV, 150.0), timed(fc, 200.0)]
+    assert [text.split()[0] for text in regressions(compare(a, b), 5)] == ["fc6", "conv1"]
+
+
 def test_regressions_are_judged_by_enough_samples_only() -> None:
     for a, b in ((CONV, timed(CONV, 100.0, n=2)), (timed(CONV, 100.0, n=2), CONV), (failed(CONV), CONV)):
         with pytest.raises(UsageError, match="at least 4 samples"):
