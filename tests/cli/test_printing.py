@@ -59,7 +59,7 @@ def test_a_slowdown_ends_compare_with_an_exit_code(lamina: Lamina) -> None:
     for words in ((), ("--format", "json")):
         refused = lamina("compare", "base", "slow", "--max-slowdown", "5", *words)
         assert refused.exit_code == 1 and "conv1" in refused.stdout
-        assert "of run slow exceed --max-slowdown 5 against run base: conv1" in refused.stderr
+        assert "run slow: 3 phases exceed --max-slowdown 5 against run base: conv1" in refused.stderr
         assert "conv1 forward: 50.0 % longer" in refused.stderr
     assert lamina("compare", "base", "slow", "--max-slowdown", "5", "--by", "kernel").exit_code == 2
 

@@ -61,7 +61,7 @@ def test_observed_iterations_are_those_of_an_exhaustive_run(store: Store, data: 
 
 
 def test_masks_are_those_of_the_convolutions_inputs(store: Store, data: str, tmp_path: Path) -> None:
-    path = tmp_path / "masks.npz"
+    path = tmp_path / "new" / "masks.npz"
     found = sparsity(TARGET, data, SETTINGS, store, iterations=7, exhaustive=True, masks=Masks(path, every=3, images=8))
     masks = read_masks(path)
     assert [(each.name, each.iteration) for each in masks] == [("0", 2), ("2", 2), ("0", 5), ("2", 5)]
@@ -114,8 +114,9 @@ def test_what_makes_no_sense_is_refused(store: Store, data: str, tmp_path: Path)
         sparsity(TARGET, data, SETTINGS, store, iterations=1, masks=Masks(tmp_path / "m.npz", 0))
     with pytest.raises(UsageError, match="at least every 1 iterations, got every 2"):
         sparsity(TARGET, data, SETTINGS, store, iterations=1, masks=Masks(tmp_path / "m.npz", 2))
-    with pytest.raises(UsageError, match="not a folder"):
-        sparsity(TARGET, data, SETTINGS, store, iterations=1, masks=Masks(tmp_path / "no" / "m.npz", 1))
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be made"):
+        sparsity(TARGET, data, SETTINGS, store, iterations=1, masks=Masks(tmp_path / "file" / "m.npz", 1))
     assert store.runs() == ()
 
 

@@ -66,6 +66,7 @@ def apply(
     """
     input_size = options.inputs(input_size, input_, input_fn)
     check_networks([spec], set_, input_size)
+    options.writable("--output", output, folder=True)
     options.device(device)
     (form,) = options.choices("--format", format_, FORMATS)
     found = options.whole_plan(plan)

@@ -123,6 +123,7 @@ def bench(
     """
     input_size = options.inputs(input_size, input_, input_fn)
     options.choices("--format", format_, options.FORMATS)
+    options.writable("--report", report)
     options.choices("--select", select, ("none", "measure", "model"))
     words = [*(spec or []), *(model or [])]
     options.device(device)

@@ -138,10 +138,9 @@ def counters(
 
     (form,) = options.choices("--format", format_, options.FORMATS)
     wanted = known.select(names or ["full"])
-    metrics = {name: known.metric(name) for name in wanted}
     rows = [
         {"metric": name, "unit": metric.unit, "sets": list(metric.sets), "summary": metric.meaning}
-        for name, metric in metrics.items()
+        for name, metric in ((name, known.metric(name)) for name in wanted)
     ]
     figures = [
         {"nvprof": list(figure.aliases), "unit": figure.unit, "from": str(figure.formula)}

@@ -117,8 +117,9 @@ def _by_layer(
             typer.echo(f"all paired phases together: {together:.2f}x")
     if max_slowdown is not None and (worse := regressions(pairs, max_slowdown)):
         more = f"; and {len(worse) - LISTED} more" if len(worse) > LISTED else ""
+        exceed = "phase exceeds" if len(worse) == 1 else "phases exceed"
         raise LaminaError(
-            f"{len(worse)} phases of run {b.run.id} exceed --max-slowdown {max_slowdown:g} against run {a.run.id}: "
+            f"run {b.run.id}: {len(worse)} {exceed} --max-slowdown {max_slowdown:g} against run {a.run.id}: "
             f"{'; '.join(worse[:LISTED])}{more}"
         )
 

@@ -126,6 +126,7 @@ def deft(
     input_size = options.inputs(input_size, input_, input_fn)
     check_networks([spec], set_, input_size)
     options.dataset(data)
+    options.writable("--onnx", onnx)
     options.device(device)
     alphas = _numbers("--alpha", alpha, 1.0)
     ratios = _numbers("--keep-ratios", shares or keep_ratios or ("" if alphas else "0.75,0.5,0.25"), MAX_KEEP)
@@ -156,6 +157,7 @@ def deft(
     )
     ((target, _),) = networks([spec], set_, input_size)
     folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-deft")
+    options.writable("--output", folder, folder=True)
     with Watcher() as watch, open_store(options.store_url(store)) as database:
         outcome = make_deft(
             target,

@@ -268,6 +268,24 @@ def dataset(text: str) -> str:
     return text
 
 
+def writable(option: str, path: Path | None, folder: bool = False) -> None:
+    """Refuse a file, or a folder, that cannot be written, before the work whose results it is for.
+
+    Raises:
+        UsageError: it is of the other kind, below a file, or not permitted.
+    """
+    if path is None:
+        return
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if there == path and there.is_dir() != folder:
+        kinds = ("file", "folder") if folder else ("folder", "file")
+        raise UsageError(f"{option}: {path} is a {kinds[0]}: name a {kinds[1]}")
+    if there != path and not there.is_dir():
+        raise UsageError(f"{option}: {path} cannot be made, since {there} is a file")
+    if not os.access(there, os.W_OK):
+        raise UsageError(f"{option}: no permission to write {path if there == path else f'in {there}'}")
+
+
 def counts(option: str, text: str) -> list[int]:
     """Positive whole numbers between commas."""
     items = split(text)

@@ -89,6 +89,7 @@ def profile(
     from lamina.spec import Phase
 
     options.choices("--format", format_, options.FORMATS)
+    options.writable("--report", report)
     options.device(device)
     metrics = options.metrics(counters)
     words = spec or []

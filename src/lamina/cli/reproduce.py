@@ -67,6 +67,9 @@ def every(
     import json
 
     (form,) = options.choices("--format", format_, ("table", "json", "html"))
+    if output is not None and form == "table":
+        raise UsageError("--output: expected --format html or json, which go to a file; a table goes to stdout")
+    options.writable("--output", output)
     options.device(device)
 
     from lamina.cli import printing
@@ -85,6 +88,7 @@ def every(
     elif form == "json":
         text = json.dumps(done.to_dict() | {"summary": str(done)}, indent=1)
         if output:
+            output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(text + "\n", encoding="utf-8")
         else:
             typer.echo(text)
@@ -157,6 +161,7 @@ def run(
     from lamina.spec.published import entry
 
     options.device(device)
+    options.writable("--report", report)
     published = entry(name)
     if quick and recorded:
         raise UsageError("--quick measures and --recorded does not: expected one of them")

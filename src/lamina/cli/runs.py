@@ -160,8 +160,11 @@ def export(
     from lamina.store import flatten, open_store, to_csv, to_json, to_parquet, write_document
 
     (form,) = options.choices("--format", format_, ("csv", "json", "parquet", "trace"))
+    options.writable("--output", output)
     with open_store(options.store_url(store), read_only=True) as database:
         this = database.run(run)
+        if output is not None:
+            output.parent.mkdir(parents=True, exist_ok=True)
         if form == "trace":
             document = database.export_run(this.id)
             write_document(document, output) if output else typer.echo(json.dumps(document, indent=1))

@@ -102,6 +102,7 @@ def sparsity(
     schedules = _schedules(schedule, parameters, exhaustive)
     settings = training(optimizer, learning_rate, batch=batch_size, precision=precision, seed=seed)
     options.dataset(data)
+    options.writable("--masks", masks)
     options.device(device)
     ((target, _),) = networks([spec], set_, input_size)
 

@@ -140,6 +140,7 @@ def study(
     input_size = options.inputs(input_size, input_, input_fn)
     check_networks([spec], set_, input_size)
     options.dataset(data)
+    options.writable("--report", report)
     options.device(device)
     (form,) = options.choices("--format", format_, FORMATS)
     options.choices("--goal", goal, ("train", "infer"))
@@ -183,6 +184,7 @@ def study(
     )
     ((target, _),) = networks([spec], set_, input_size)
     folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-study")
+    options.writable("--output", folder, folder=True)
     if share_gpu:
         measure.share_device(options.cache_folder() / "turns.lock")
     with (

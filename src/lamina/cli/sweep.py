@@ -85,6 +85,7 @@ def sweep(
     (form,) = options.choices("--format", format_, options.FORMATS)
     if figure is not None:
         require_drawable(figure)
+        options.writable("--figure", figure)
     if grid == "status":
         show_status(options.store_url(store), run or "latest", form)
         return

@@ -144,6 +144,7 @@ def train(
         seed=seed,
     )
     options.dataset(data)
+    options.writable("--checkpoint", checkpoint)
     options.device(device)
     ((target, _),) = networks([spec], set_, input_size)
 

@@ -161,5 +161,7 @@ def _check(masks: Masks, iterations: int) -> None:
     """Check before training that masks can be written after it."""
     if masks.every > iterations:
         raise UsageError(f"masks: expected one at least every {iterations} iterations, got every {masks.every}")
-    if not masks.path.parent.is_dir():
-        raise UsageError(f"masks: {masks.path.parent} is not a folder; create it first")
+    try:
+        masks.path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"masks: {masks.path.parent} cannot be made ({error.strerror or error})") from error

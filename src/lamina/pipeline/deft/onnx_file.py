@@ -90,7 +90,7 @@ def export(model: nn.Module, example: Tensor, path: Path) -> str:
     Args:
         model: a network of one input.
         example: such an input on the CPU.
-        path: in an existing folder.
+        path: its folder is made.
 
     Raises:
         MissingError: a package is not installed.
@@ -101,6 +101,7 @@ def export(model: nn.Module, example: Tensor, path: Path) -> str:
     onnx: Any = importlib.import_module("onnx")
     evaluator: Any = importlib.import_module("onnx.reference").ReferenceEvaluator
     network = plain(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
     example = torch.cat([example, example])[:2]  # a batch of 1 would be exported as a constant
     with _quiet():
         try:
