@@ -171,6 +171,7 @@ KNOWN: Mapping[str, Extract] = {
         (*BASIC, "q1_us", "q3_us", "change", "detail", "l1", "measured_gain", "counters"),
         lambda row: row.get("change") == "l1_bypass",
     ),
+    "multi_gpu": Extract("multi_gpu", (*BASIC, "gradient_bytes", "processes"), optional=True),
     "simulated_engine": Extract("published_figures", SIMULATED),
     "deft_front": Extract(
         "deft_front", ("workload", "impl", "thresholds", "accuracy", "chosen_accuracy", "reduction", "weights")

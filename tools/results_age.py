@@ -59,6 +59,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     **{f"ladder_{name}": LAYERS for name in ("activations", "bias_gradient", "channel_sums", "rows")},
     **{f"ladder_{name}": LAYERS for name in ("weight_reduction", "windows")},
     "monitor_overhead": ("accelerate/training/sparsity_monitor",),
+    "multi_gpu": ("measure/collectives.py", *LAYERS),
     "never_slower_circulant": ("accelerate/select", *CIRCULANT),
     "never_slower_eliminated": ("accelerate/select", *ELIMINATION),
     "never_slower_fused": ("accelerate/select", f"{METHODS}/fusion", *KERNELS),

@@ -25,7 +25,10 @@ def rows(scope: Scope) -> Rows:
     """Counted bytes, and the all-reduce of layer A's weights: measured on two GPUs, else as recorded."""
     if scope.device.startswith("cuda") and torch.cuda.device_count() > 1:
         return [*counted(), *exchanged()]
-    return [*counted(), *(recorded.recorded(RECORDED).rows if RECORDED in recorded.names() else ())]
+    if RECORDED not in recorded.names():
+        return counted()
+    extract = recorded.recorded(RECORDED)
+    return [*counted(), *({**row, "from": recorded.label([extract])} for row in extract.rows)]
 
 
 def exchanged() -> list[Row]:
@@ -67,7 +70,8 @@ def faster_exchange(rows: Rows, value: PublishedValue) -> tuple[float, str]:
         dense, ours = (fastest(rows, impl=impl, **ALLREDUCE) for impl in ("dense", CIRCULANT_64))
     except ValueError as error:
         raise NotApplicable("needs two GPUs: python -m benchmarks.multi_gpu") from error
-    return dense / ours, f"{dense / ours:.3g} x ({dense:.0f} and {ours:.0f} µs)"
+    (origin,) = {f", {row['from']}" if "from" in row else "" for row in rows if "median_us" in row}
+    return dense / ours, f"{dense / ours:.3g} x ({dense:.0f} and {ours:.0f} µs{origin})"
 
 
 MEASUREMENT = Measurement(
