@@ -99,7 +99,7 @@ class Watcher:
                 self._working(event.layer, event.impl)
                 working_on(f"{self._planned or event.target}, {event.layer} ({event.impl}), {event.stage}")
             case LayerRun():
-                working_on(f"{self._planned}, after {event.layer} {event.phase}")
+                working_on(f"{self._planned or event.impl}, after {event.layer} {event.phase}")
                 if self._task is not None:
                     self._bar.advance(self._task)
                 if event.outcome == "failed":

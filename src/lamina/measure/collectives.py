@@ -31,7 +31,8 @@ def allreduce_times(
 ) -> list[Timing]:
     """Wall time of each exchange of gradients, in which all ranks wait for the slowest.
 
-    Processes are started for it, one for each GPU with NCCL, or on the CPU with gloo. Every sum is checked.
+    Processes are started for it, one for each GPU with NCCL, or on the CPU with gloo. Every sum is checked. Samples of
+    the exchanges are interleaved, since the latency of an all-reduce differs from one start of processes to another.
 
     Args:
         exchanges: elements of the tensors that are reduced one after another.
@@ -75,15 +76,19 @@ def _rank(
     backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=WAIT)
     try:
-        drawn = [_draw(one, dtype, here, rank, world, samples) for one in exchanges]
+        calls = [_calls(one, dtype, here, rank, world) for one in exchanges]
+        drawn: list[list[float]] = [[] for _ in exchanges]
+        for turn in range(samples):
+            for place in range(len(exchanges))[:: -1 if turn % 2 else 1]:
+                drawn[place].append(_sample_us(exchanges[place], calls[place], dtype, here))
     finally:
         dist.destroy_process_group()
     if rank == 0:
         (Path(folder) / "samples.json").write_text(json.dumps(drawn), encoding="utf-8")
 
 
-def _draw(sizes: list[int], dtype: torch.dtype, here: torch.device, rank: int, world: int, samples: int) -> list[float]:
-    """Samples of one exchange in microseconds."""
+def _calls(sizes: list[int], dtype: torch.dtype, here: torch.device, rank: int, world: int) -> int:
+    """Check the sums of an exchange, and count the calls that take as long as a sample."""
     tensors = [torch.full((size,), rank + 1, dtype=dtype, device=here) for size in sizes]
     for one in tensors:
         dist.all_reduce(one)
@@ -94,8 +99,14 @@ def _draw(sizes: list[int], dtype: torch.dtype, here: torch.device, rank: int, w
         one.zero_()  # sums of sums would overflow
     for _ in range(WARM_UP):
         _seconds(tensors, 1, here)
-    calls = max(1, ceil(SAMPLE_S / _seconds(tensors, 1, here)))
-    return [_seconds(tensors, calls, here) / calls * 1e6 for _ in range(samples)]
+    return max(1, ceil(SAMPLE_S / _seconds(tensors, 1, here)))
+
+
+def _sample_us(sizes: list[int], calls: int, dtype: torch.dtype, here: torch.device) -> float:
+    """Microseconds of one exchange. Its tensors are allocated anew: those of all exchanges may not fit."""
+    tensors = [torch.zeros(size, dtype=dtype, device=here) for size in sizes]
+    _seconds(tensors, 1, here)  # warms up
+    return 1e6 * _seconds(tensors, calls, here) / calls
 
 
 def _seconds(tensors: list[Tensor], calls: int, here: torch.device) -> float:

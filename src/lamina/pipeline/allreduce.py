@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from lamina.build import Target
 from lamina.errors import LaminaError
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.targets import require_known
-from lamina.pipeline.watch import Planned, Watch, unwatched
+from lamina.pipeline.watch import Stage, Watch, unwatched
 from lamina.record import LayerRun, Run
 from lamina.spec import ITEM_BYTES, Method, Point, Workload
 from lamina.spec.layer_names import matching_layers
@@ -79,12 +80,14 @@ def allreduce(
     this, done = begin("bench", target, workload, environment, store, command, resume, more)
     where = f"{environment.device}, {processes} processes by {'NCCL' if device.type == 'cuda' else 'gloo'}"
     with closing(store, this.id):
-        for point in workload.points():
-            found = list(gradients(target, point.method, workload.layers))
-            rows = list(_rows(target, found, point, where))
-            clock = ("wall", "warm" if device.type == "cuda" else "-")
-            missing = [(row, sizes) for row, sizes in rows if (*row.key, *clock) not in done]
-            watch(Planned(target.name, replace(point, batch=point.batch or target.batch), len(missing)))
+        for _, methods in groupby(workload.points(), lambda point: (point.batch, point.precision, point.layout)):
+            missing = []  # of all methods: their exchanges are interleaved
+            for point in methods:
+                found = list(gradients(target, point.method, workload.layers))
+                rows = list(_rows(target, found, point, where))
+                clock = ("wall", "warm" if device.type == "cuda" else "-")
+                missing += [(row, sizes) for row, sizes in rows if (*row.key, *clock) not in done]
+            watch(Stage(f"{target.name}: exchange of gradients in {point.precision}", 0, len(missing)))
             times = measure.allreduce_times(
                 [sizes for _, sizes in missing], build.DTYPES[point.precision], device, processes,
                 workload.repeat or 15,
