@@ -104,8 +104,13 @@ def _rank(
     here = torch.device(device, rank) if device == "cuda" else torch.device(device)
     if device == "cuda":
         torch.cuda.set_device(here)
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world,
+        device_id=here if device == "cuda" else None,
+    )
     steps: dict[tuple[str, str, int], Any] = {}
     target, _ = pipeline.find(network)
     for precision in precisions:

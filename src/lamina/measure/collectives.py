@@ -73,8 +73,14 @@ def _rank(
         torch.cuda.set_device(here)
     else:
         torch.set_num_threads(1)  # the ranks are as many as one may have cores
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=WAIT)
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world,
+        timeout=WAIT,
+        device_id=here if device == "cuda" else None,  # else a barrier guesses the GPU, and warns
+    )
     try:
         calls = [_calls(one, dtype, here, rank, world) for one in exchanges]
         drawn: list[list[float]] = [[] for _ in exchanges]
