@@ -35,7 +35,7 @@ def test_settings_and_recorded_rows_need_no_store(lamina: Lamina, tmp_path: Path
     assert table.exit_code == 0 and "prefetch buffer" in table.stdout
     overhead = lamina("reproduce", "run", "spartan-table-6.6")
     assert overhead.exit_code == 0 and "94.2" in overhead.stdout and "by lamina's kernel" in overhead.stdout
-    assert "ours: recorded on NVIDIA H200, 2026-11-22 at commit b0bfeca" in overhead.stdout
+    assert "ours: recorded on NVIDIA H200, 2026-11-28 at commit 30c790e" in overhead.stdout
     assert "verdict: not reproduced: 2 of 10" in overhead.stdout
     figure = lamina("reproduce", "run", "spartan-figure-6.22", "--recorded")
     assert figure.exit_code == 0 and "ours: simulated on " in figure.stdout

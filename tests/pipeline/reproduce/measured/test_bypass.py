@@ -70,5 +70,5 @@ def test_what_was_not_measured_is_said() -> None:
 
 def test_on_a_hopper_gpu_every_weight_gradient_loses() -> None:
     gain, both, *_ = reproduce_recorded(entry("icpe18-l1-bypass")).rows
-    assert gain.measured is not None and -6.5 < gain.measured < -5.5 and "all 5 lose 5.7 to 7.5 %" in gain.ours
+    assert gain.measured is not None and -6.5 < gain.measured < -5.5 and "all 5 lose 5.6 to 7.6 %" in gain.ours
     assert both.agrees is False
