@@ -2,6 +2,8 @@
 
 import copy
 import warnings
+from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,20 @@ def test_compiled_models_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> No
     model = quiet(net(), plan_of(net(), {}, Run(mode="compiled")))
     assert asked == [{"mode": "default"}]
     assert model.state_dict().keys() == net().state_dict().keys()
+
+
+@pytest.mark.parametrize("goal", ["infer", "train"])
+def test_compiled_models_are_one_graph(goal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = partial(nn.Module.compile, backend="eager", fullgraph=True)
+    monkeypatch.setattr(nn.Module, "compile", lambda self, mode: whole(self))
+    plan = plan_of(net(), {}, Run(mode="compiled", precision="bf16")).model_copy(update={"goal": goal})
+    model, x = quiet(net(), plan), torch.randn(2, 8)
+    assert torch.equal(model(x), quiet(net(), plan).forward(x))
+
+
+def test_a_plan_of_another_network_is_refused_also_where_it_keeps_layers_dense() -> None:
+    with pytest.raises(UsageError, match="the plan of net does not fit the model, which has none of its layers: 0, 2"):
+        lamina.apply(nn.Sequential(OrderedDict(head=nn.Linear(8, 4))), plan_of(net(), {}))
 
 
 def test_shared_weights_are_left_alone() -> None:

@@ -194,7 +194,11 @@ def fold(model: nn.Module) -> str | None:
 
 
 def mismatches(model: nn.Module, plan: Plan) -> dict[str, str]:
-    """Why layers of a plan do not fit a model, by name; those that stay dense fit any."""
+    """Why layers of a plan do not fit a model, by name; those that stay dense fit any.
+
+    Raises:
+        UsageError: the model has no layer of the plan.
+    """
     modules = dict(standard_twin(model).named_modules(remove_duplicate=False))
     found: dict[str, str] = {}
     for one in plan.layers:
@@ -207,6 +211,9 @@ def mismatches(model: nn.Module, plan: Plan) -> dict[str, str]:
         got = " + ".join(describe_type(modules[name]) for name in (one.name, *one.with_))
         if one.type not in (got, describe_type(modules[one.name])):
             found[one.name] = f"the plan is for {one.type}, the model has {got}: study this model"
+    if plan.layers and not found and not any(one.name in modules for one in plan.layers):
+        names = listed([one.name for one in plan.layers], 5)
+        raise UsageError(f"the plan of {plan.network} does not fit the model, which has none of its layers: {names}")
     return found
 
 

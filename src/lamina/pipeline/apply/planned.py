@@ -29,8 +29,9 @@ class Planned(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map(self._placed, (args, kwargs))
+        forward = super().forward  # torch.compile cannot trace super() between two context managers
         with self._autocast(args), self._compressed():
-            return super().forward(*args, **kwargs)
+            return forward(*args, **kwargs)
 
     def _placed(self, x: Any) -> Any:
         if not isinstance(x, Tensor):
