@@ -41,6 +41,19 @@ def test_what_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusals["torchao:int8-weight-only"] is None
 
 
+@pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed: pip install lamina[rivals]")
+def test_a_method_that_changes_no_layer_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="torchao:int8-dynamic: it supports no layer of the network"):
+        apply_rival("torchao:int8-dynamic", nn.Sequential(nn.Linear(16, 10)).eval())
+
+
+def test_what_leaves_the_network_as_it_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "find_spec", lambda name: object())
+    monkeypatch.setitem(RIVALS, "none", Rival("none", "infer", None, lambda model: model))
+    with pytest.raises(UnsupportedError, match="none: it supports no layer of the network"):
+        apply_rival("none", net())
+
+
 def test_folding_needs_torch_alone_and_a_normalization(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rivals, "find_spec", lambda name: None)
     assert RIVALS[FOLD].refusal(CPU) is None
@@ -94,7 +107,7 @@ def test_the_log_of_another_package_is_not_shown(
     def noisy(model: nn.Module) -> nn.Module:
         logging.getLogger("other").warning("could not load a library")
         warnings.warn("deprecated", stacklevel=1)
-        return model
+        return nn.Sequential(model)
 
     monkeypatch.setitem(RIVALS, "noisy", Rival("noisy", "infer", None, noisy))
     monkeypatch.setattr(rivals, "find_spec", lambda name: object())

@@ -136,7 +136,7 @@ def apply_rival(name: str, model: nn.Module) -> nn.Module:
     Raises:
         UsageError: the name is unknown.
         MissingError: its package is not installed.
-        UnsupportedError: the package refused the network.
+        UnsupportedError: the package refused the network, or supports no layer of it.
     """
     for part in parts_of(name):
         model = _apply(part, model)
@@ -148,13 +148,22 @@ def _apply(name: str, model: nn.Module) -> nn.Module:
         raise UsageError(f"method {name!r} is unknown: {nearest(name, RIVALS)}")
     if missing := RIVALS[name].missing:
         raise MissingError(f"{name}: {missing}")
+    before = _types(model)
     try:
         with _quiet():
-            return RIVALS[name].apply(model)
+            made = RIVALS[name].apply(model)
+        if _types(made) == before and RIVALS[name].package:  # else the dense network would be timed by this name
+            raise UnsupportedError("it supports no layer of the network")
+        return made
     except UnsupportedError as error:
         raise UnsupportedError(f"{name}: {error}") from error
     except Exception as error:  # another package's: whatever it raises, the network does not run by it
         raise UnsupportedError(f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
+
+
+def _types(model: nn.Module) -> list[tuple[type, type]]:
+    """Of modules and their weights: quantized and sparse weights are subclasses of `torch.Tensor`."""
+    return [(type(one), type(getattr(one, "weight", None))) for one in model.modules()]
 
 
 @contextmanager
