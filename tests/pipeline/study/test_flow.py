@@ -14,7 +14,7 @@ from tests.pipeline.study.quick import QUICK, SETTINGS, run
 import lamina
 from lamina.pipeline import find
 from lamina.pipeline.deft.learning import Learner
-from lamina.pipeline.study import Studied, deciding, study
+from lamina.pipeline.study import Studied, deciding, study, whole_times
 from lamina.pipeline.study.plans import Plans
 from lamina.pipeline.study.trials import OVER
 from lamina.pipeline.watch import Working
@@ -129,6 +129,16 @@ def test_a_budget_that_is_spent_leaves_the_layers_dense(tmp_path: Path, data: st
     assert found.whole("plan").settings == Settings("fp32", "nchw", "eager")
     assert {one.reason for one in found.trials if one.outcome == "failed"} == {OVER}
     assert all(one.method == "dense" for one in parse_plan(found.plan, "").layers)
+
+
+def test_a_mode_that_the_budget_does_not_cover_says_how_long_it_needs(
+    tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_times, "COMPILE_S", 1e6)
+    config = replace(QUICK, modes=("eager", "compiled"), methods=("fused",), budget_s=60.0)
+    found = run(tmp_path, data, store, config).study
+    (row,) = (one for one in found.wholes if one.settings.mode == "compiled")
+    assert row.timing is None and "it needs about 1000000 s, and the time budget of this stage has" in row.reason
 
 
 def test_nothing_is_lost_that_the_budget_of_accuracy_forbids(tmp_path: Path, data: str, store: Store) -> None:

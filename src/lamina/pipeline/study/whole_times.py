@@ -31,11 +31,15 @@ COMPILE_S = 45.0
 
 @dataclass
 class _Turns:
-    """Networks that are timed interleaved: their steps and facts by setting, and why others have none."""
+    """Networks that are timed interleaved: their steps and facts by setting, and why others have none.
+
+    ``unreached`` are those that the time budget does not cover, which a longer study tries.
+    """
 
     steps: dict[Settings, Step] = field(default_factory=dict)
     facts: dict[Settings, tuple[int, int | None, float | None]] = field(default_factory=dict)
     reasons: dict[Settings, str] = field(default_factory=dict)
+    unreached: dict[Settings, str] = field(default_factory=dict)
 
 
 def timed_at(context: Context, settings: Sequence[Settings]) -> list[Measured]:
@@ -55,10 +59,9 @@ def timed_at(context: Context, settings: Sequence[Settings]) -> list[Measured]:
     for one, timing in times.items():
         journal.put(_key(one), asdict(Measured("uniform", one, timing, None, *turns.facts[one])))
     for one, reason in turns.reasons.items():
-        if reason != OVER:
-            journal.put(_key(one), asdict(_failed(one, reason)))
+        journal.put(_key(one), asdict(_failed(one, reason)))
     rows = [
-        measured_of(journal[_key(one)]) if _key(one) in journal else _failed(one, turns.reasons.get(one, ""))
+        measured_of(journal[_key(one)]) if _key(one) in journal else _failed(one, turns.unreached.get(one, ""))
         for one in settings
     ]
     return [replace(row, name="before") if row.settings == BEFORE else row for row in rows]
@@ -83,7 +86,7 @@ def _build(context: Context, settings: Settings, turns: _Turns) -> None:
     """Run a step of the network at the settings once, or say why not."""
     subject = context.subject
     if settings != BEFORE and not context.budget.covers(_needed_s(context, settings)):
-        turns.reasons[settings] = OVER
+        turns.unreached[settings] = _unreached(context, settings)
         return
     if (reason := context.fatal.reason(str(settings))) is not None:
         turns.reasons[settings] = reason
@@ -100,6 +103,14 @@ def _build(context: Context, settings: Settings, turns: _Turns) -> None:
         raise
     except Exception as error:  # a compiler, a backend or the network itself
         turns.reasons[settings] = run.one_line(error)
+
+
+def _unreached(context: Context, settings: Settings) -> str:
+    """Why the time budget does not cover a setting."""
+    needed, left = _needed_s(context, settings), context.budget.left
+    if left <= 0:
+        return OVER
+    return f"it needs about {needed:.0f} s, and the time budget of this stage has {left:.0f} s left: raise --budget"
 
 
 def _needed_s(context: Context, settings: Settings) -> float:
