@@ -36,12 +36,13 @@ def test_the_key_is_that_of_the_content() -> None:
     assert spec.settings == profiled.settings and spec.key != profiled.key
 
 
-def test_a_changed_file_is_another_cell(tmp_path: Path) -> None:
-    path = tmp_path / "net.toml"
+@pytest.mark.parametrize("named", ["net.toml", "net.py:build"])
+def test_a_changed_file_is_another_cell(tmp_path: Path, named: str) -> None:
+    path = tmp_path / named.partition(":")[0]
     keys = set()
     for text in ("a", "b", "a"):
         path.write_text(text)
-        (cell,) = made(f"[axes]\nmodel = ['{path}']")
+        (cell,) = made(f"[axes]\nmodel = ['{tmp_path / named}']")
         keys.add(cell.key)
     assert len(keys) == 2
 

@@ -150,10 +150,12 @@ def _unknown(grid: Grid, command: Command) -> Iterator[str]:
 
 
 def _content(value: Value) -> str:
-    """A value, and the digest of the file that it names."""
+    """A value, and the digest of the file that it names: ``net.toml``, or ``net.py`` of ``net.py:build``."""
     text = spelled(value)
-    try:
-        digest = hashlib.sha256(Path(text).read_bytes()).hexdigest() if Path(text).is_file() else ""
-    except (OSError, ValueError):
-        digest = ""
-    return f"{text} {digest}" if digest else text
+    for name in (text, text.rpartition(":")[0]):
+        try:
+            if Path(name).is_file():
+                return f"{text} {hashlib.sha256(Path(name).read_bytes()).hexdigest()}"
+        except (OSError, ValueError):
+            continue
+    return text
