@@ -148,6 +148,14 @@ def test_layers_that_an_example_does_not_reach_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("config", [Circulant(block_size=4), Eliminated(keep=0.5), WeightOnly()])
+def test_layers_that_the_model_reads_and_does_not_call_are_left_alone(config: object) -> None:
+    model, record = convert(ByItsWeight(), config)
+    assert [layer.layer for layer in record.replaced] == ["head"]
+    assert record.skipped[0].refusal == "the model does not call it, and computes with its weight itself"
+    assert model(torch.randn(2, 16)).shape == (2, 16)
+
+
+@pytest.mark.parametrize("config", [Circulant(block_size=4), Eliminated(keep=0.5), WeightOnly()])
 def test_a_transformer_layer_calls_its_converted_layers_in_evaluation_mode_too(config: object) -> None:
     x = torch.randn(2, 5, 16)
     layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)

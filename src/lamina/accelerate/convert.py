@@ -87,7 +87,8 @@ def convert(
         config: a method's configuration, such as ``Circulant(block_size=64)``.
         where: ``where(name, layer)`` says which layers to convert; all, if left out.
         example: an input of the model, a tuple of inputs or a dict of keyword arguments; needed with ``selector``.
-            Layers that it does not reach stay: the model may compute with their weights itself.
+            Layers that it does not reach stay: the model may compute with their weights itself. Without an example,
+            only `torch.fx` can show that, where it can trace the model.
         selector: times each layer's implementations on what reaches it when the example goes in, or, as a cost model,
             predicts their times. A layer that no implementation makes faster keeps its dense module.
         progress: is called after each selection.
@@ -130,6 +131,8 @@ def _converted(
             calls = observe(model, firsts, example)
     elif example is not None:
         units = _unless_reached(model, units, example)
+    else:
+        units = _unless_read(model, units)
     layers: list[ConvertedLayer] = []
     replaced: dict[tuple[int, ...], nn.Module] = {}
     selections: dict[tuple[int, ...], Selection] = {}
@@ -307,6 +310,23 @@ def _unless_reached(model: nn.Module, units: Sequence[Unit], example: Any) -> li
     return [
         replace(unit, refusal=unreached) if unit.refusal is None and unit.names[0] not in reached else unit
         for unit in units
+    ]
+
+
+def _unless_read(model: nn.Module, units: Sequence[Unit]) -> list[Unit]:
+    """The units, with a refusal for each whose first layer is not called while the model reads its parameters.
+
+    A model that `torch.fx` cannot trace keeps its units.
+    """
+    try:
+        nodes = trace(model).graph.nodes
+    except UnsupportedError:
+        return [*units]
+    called = {str(node.target) for node in nodes if node.op == "call_module"}
+    read = {str(node.target).rpartition(".")[0] for node in nodes if node.op == "get_attr"} - called
+    reason = "the model does not call it, and computes with its weight itself"
+    return [
+        replace(unit, refusal=reason) if unit.refusal is None and unit.names[0] in read else unit for unit in units
     ]
 
 
