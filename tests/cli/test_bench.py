@@ -88,6 +88,27 @@ def test_a_file_s_own_workload_is_used_and_options_override_it(lamina: Lamina, t
     assert {(row["precision"], row["batch"]) for row in rows} == {("fp64", 1)}
 
 
+@pytest.mark.parametrize("option", [(), ("--input-size", "3x16x16")])
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        ("whole.pt", "", "whole.pt is a file of weights or an exported program, not a network that lamina can take"),
+        ("m.ONNX", ":Net", "give the function that builds it, as FILE.py:FUNCTION, which may load the weights itself"),
+        ("nets.py", "", "nets.py:NAME; expected one of: Net, small"),
+    ],
+)
+def test_files_that_are_no_networks_say_what_to_name(
+    lamina: Lamina, tmp_path: Path, name: str, more: str, message: str, option: tuple[str, ...]
+) -> None:
+    (tmp_path / name).write_text("class Net(Module): ...\ndef small(): ...\n")
+    done = lamina("bench", f"{tmp_path / name}{more}", "--dry-run", *option)
+    assert done.exit_code == 2 and message in done.stderr
+
+
+def test_a_file_s_own_implementations_can_be_selected(lamina: Lamina) -> None:
+    assert lamina("bench", "primitives/circulant", "--select", "measure", "--dry-run").exit_code == 0
+
+
 def test_keys_without_effect_are_named(lamina: Lamina, tmp_path: Path) -> None:
     file = tmp_path / "old.dnnmark"
     file.write_text(
@@ -117,6 +138,11 @@ BAD = [
     (("bench", "lenet"), 2, "did you mean 'lenet5'"),
     (("bench", "lenet5", "--precision", "fp31"), 2, "did you mean 'fp32'"),
     (("bench", "lenet5", "--select", "measured"), 2, "did you mean 'measure'"),
+    (("bench", "lenet5", "--select", "measure"), 2, "--select needs --impl"),
+    (("bench", "primitives/convolution-algorithms", "--select", "model"), 2, "--select needs --impl"),
+    (("bench", "lenet5", "--impl", "fused", "--plan", "plan.toml"), 2, "--impl and --plan: expected one of them"),
+    (("bench", "lenet5", "--impl", ""), 2, "expected one of: circulant, dense, "),
+    (("bench", "lenet5", "--impl", ","), 2, "got ','"),
     (("bench", "lenet5", "--phase", "backwards"), 2, "did you mean 'backward_data'"),
     (("bench", "lenet5", "--layout", "chw"), 2, "did you mean 'nchw'"),
     (("bench", "lenet5", "--impl", "dnse"), 2, "did you mean 'dense'"),
@@ -144,6 +170,7 @@ BAD = [
     (("train", "lenet5", "--data", "fashion-mnist", "--resume"), 2, "--checkpoint"),
     (("train", "lenet5", "--data", "fashion-mnist", "--optimizer", "sdg"), 2, "sdg"),
     (("train", "lenet5", "--data", "fashion-mnist", "--clip-norm", "0"), 2, "--clip-norm"),
+    (("train", "lenet5", "--data", "fashion-mnist", "--lr", "-1"), 2, "--learning-rate (--lr): "),
     (("train", "lenet5", "--data", "/nowhere"), 2, "/nowhere"),
     (("--log", "loud", "env"), 2, "loud"),
 ]

@@ -87,6 +87,16 @@ def test_nothing_known_names_the_nearest() -> None:
         find("nowhere/at/all.toml")
 
 
+def test_a_name_that_a_file_lacks_gets_the_nearest_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)  # which also restores the path
+    path = tmp_path / "nets_of_targets.py"
+    path.write_text("from torch import nn\ndef rope(x): ...\nclass Net(nn.Module): ...\nclass Loud(nn.Module): ...\n")
+    with pytest.raises(UsageError, match=r"nets_of_targets.py' has no 'Rope': expected one of: Loud, Net"):
+        find(f"{path}:Rope", input_size=(2,))[0].make(None)
+    with pytest.raises(UsageError, match="'nets_of_targets' has no 'Nets': did you mean 'Net'"):
+        find("nets_of_targets:Nets", input_size=(2,))[0].make(None)
+
+
 def test_variables_fill_a_template() -> None:
     with pytest.raises(SpecError, match="--set"):
         find("dnnmark-template")

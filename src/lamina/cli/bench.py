@@ -128,6 +128,8 @@ def bench(
     words = [*(spec or []), *(model or [])]
     options.device(device)
     require_exchange(phase, processes, {"--data": data, "--clock": clock, "--l2": l2, "--plan": plan})
+    if impl and plan is not None:
+        raise UsageError("--impl and --plan: expected one of them")
     patterns = options.layer_patterns(layer)
     planned = options.plan(plan)
     settings = planned | {
@@ -143,6 +145,8 @@ def bench(
         "seed": seed,
         "check": check,
     }
+    if select != "none" and not impl and plan is None:
+        _require_methods(words, options.pairs(set_))
     if dry_run:
         _print_layers(words, set_, input_size, settings, format_)
         if not memory:
@@ -168,6 +172,14 @@ def bench(
         failed = print_and_report(runs, database, report, format_, every)
     if failed:
         raise typer.Exit(1)
+
+
+def _require_methods(words: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Refuse a selection where no network has an implementation to select."""
+    from lamina.pipeline.described import selectable
+
+    if words and not any(selectable(word, variables) for word in words):
+        raise UsageError("--select needs --impl: the implementations to select from, such as circulant")
 
 
 def _measure(

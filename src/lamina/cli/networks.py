@@ -115,8 +115,13 @@ def training(optimizer: str, learning_rate: float | None, **settings: Any) -> Tr
     try:
         return Training.model_validate({"optimizer": optimizer, "learning_rate": rate, **settings})
     except ValidationError as error:
-        faults = (f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}, got {e['input']!r}" for e in error.errors())
+        faults = (f"{_option(str(e['loc'][0]))}: {e['msg']}, got {e['input']!r}" for e in error.errors())
         raise UsageError("\n".join(faults)) from error
+
+
+def _option(setting: str) -> str:
+    """The option of a setting, under both names where it has two."""
+    return "--learning-rate (--lr)" if setting == "learning_rate" else f"--{setting.replace('_', '-')}"
 
 
 def print_and_report(

@@ -50,10 +50,21 @@ AllOption = Annotated[
     typer.Option("--all", help="Print every line; by default a long table folds equal blocks and shows the slowest."),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, data order and random numbers.")]
+
+
+def _not_empty(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """Refuse an empty text that was given: without the option a command has a default of its own."""
+    source = context.get_parameter_source(parameter.name or "")
+    if source is not None and source.name == "COMMANDLINE" and not split(value):
+        raise typer.BadParameter(f"{nearest(value, METHODS)}, got {value!r}")
+    return value
+
+
 ImplOption = Annotated[
     str,
     typer.Option(
         "--impl",
+        callback=_not_empty,
         help="Implementations, between commas, with parameters in brackets: circulant\\[block_size=64]. "
         + "; ".join(f"[bold]{info.name}[/bold]: {info.summary}" for info in METHODS.values())
         + ". See 'lamina methods'.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,10 @@ from lamina.run import Progress as Training
 
 PACE = 30.0
 """Seconds between two lines of progress where no terminal shows a bar."""
+
+
+def _means(loss: float, accuracy: float) -> str:
+    return f"loss {loss:.4f}" + ("" if isnan(accuracy) else f", accuracy {accuracy:.2%}")
 
 
 class Bar(Progress):
@@ -110,12 +115,13 @@ class Watcher:
                 self._bar.update(task, completed=event.done)
             case Training():
                 task = self._continued("training", event.step, event.steps)
-                words = f"epoch {event.epoch + 1}  loss {event.train_loss:.4f}  accuracy {event.train_accuracy:.1%}"
+                words = f"epoch {event.epoch + 1}  loss {event.train_loss:.4f}"
+                words += "" if isnan(event.train_accuracy) else f"  accuracy {event.train_accuracy:.1%}"
                 self._bar.update(task, completed=event.step, description=words)
             case Epoch():
                 self.say(
-                    f"epoch {event.epoch + 1}: train loss {event.train_loss:.4f}, accuracy {event.train_accuracy:.2%}; "
-                    f"test loss {event.test_loss:.4f}, accuracy {event.test_accuracy:.2%}; {event.seconds:.1f} s"
+                    f"epoch {event.epoch + 1}: train {_means(event.train_loss, event.train_accuracy)}; "
+                    f"test {_means(event.test_loss, event.test_accuracy)}; {event.seconds:.1f} s"
                 )
             case Changed():
                 if event.whole:

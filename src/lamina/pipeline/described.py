@@ -8,9 +8,13 @@ from pathlib import Path
 
 from lamina import recipes
 from lamina.errors import UsageError, nearest
+from lamina.pipeline.candidates import candidates
 from lamina.spec import Input, ResolvedLayer, Workload
 from lamina.spec.files import SUFFIXES, read
 from lamina.spec.zoo import DEFAULT_BATCH, ZOO, Entry
+
+WEIGHTS = (".pt", ".pth", ".pt2", ".ckpt", ".bin", ".pkl", ".safetensors", ".onnx", ".h5", ".npz", ".gguf")
+"""Endings of files of weights and of exported programs."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,14 @@ def meaning(text: str, variables: Mapping[str, str] | None = None) -> Entry | Pa
     """What a name stands for: a network of the zoo, a file (a recipe's too), or ``package:name`` as it is.
 
     Raises:
-        UsageError: none of them; with the nearest known name.
+        UsageError: none of them; with the nearest known name. Or a file of weights, or of Python without a name in it.
     """
     if text in ZOO:
         if variables:
             raise UsageError(f"--set changes files; the zoo's {text} has no variables, got {', '.join(variables)}")
         return ZOO[text]
     path = Path(text)
+    _require_description(path, Path(text.partition(":")[0]))
     if path.exists() or (path.suffix in SUFFIXES and path.parent != Path()):
         return path
     if ":" in text:
@@ -48,6 +53,28 @@ def meaning(text: str, variables: Mapping[str, str] | None = None) -> Entry | Pa
         f"{text!r} is no file, no network of the zoo and no recipe: {nearest(text, [*ZOO, *known])} "
         "(see 'lamina models' and 'lamina recipes ls')"
     )
+
+
+def _require_description(path: Path, file: Path) -> None:
+    """Refuse files that are no description of a network, whatever name follows the ``file``."""
+    if file.suffix.lower() in WEIGHTS and file.is_file():
+        raise UsageError(
+            f"{file} is a file of weights or an exported program, not a network that lamina can take: give the "
+            "function that builds it, as FILE.py:FUNCTION, which may load the weights itself"
+        )
+    if path.suffix == ".py" and path.is_file():
+        modules, functions = candidates(path)
+        hint = f"; {nearest('', known)}" if (known := [*modules, *functions]) else ""
+        raise UsageError(f"{path}: name a function or class of it, as {path}:NAME{hint}")
+
+
+def selectable(text: str, variables: Mapping[str, str] | None = None) -> bool:
+    """Whether a network is a file that asks for implementations other than dense, of its workload or its layers."""
+    if not isinstance(meaning(text, variables), Path):
+        return False
+    found = describe(text, variables)
+    own = [*(found.workload.impl if found.workload else ()), *(one.layer.method for one in found.layers)]
+    return any(method is not None and not method.dense for method in own)
 
 
 def needs_torch(text: str, variables: Mapping[str, str] | None = None) -> bool:

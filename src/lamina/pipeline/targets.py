@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,9 @@ from lamina.accelerate.registry import converter
 from lamina.build import Target, Trace
 from lamina.build.inputs import Made
 from lamina.build.models import external
+from lamina.build.models.external import External
 from lamina.errors import UnsupportedError, UsageError
+from lamina.pipeline.candidates import nearest_network
 from lamina.pipeline.described import meaning
 from lamina.spec import Input, Method, Point, ResolvedLayer, Workload
 from lamina.spec.files import read
@@ -56,7 +59,20 @@ def find(
             return build.from_network(network), workload
         case name:
             given = Made(external.function(input_size)) if isinstance(input_size, str) else input_size
-            return build.from_external(name, partial(external.load, name, variables), given), None
+            return build.from_external(name, partial(_load, name, variables), given), None
+
+
+def _load(source: str, variables: Mapping[str, str] | None) -> External:
+    """The network of ``source``; of a name that its module does not have, the nearest that can be a network is told."""
+    try:
+        return external.load(source, variables)
+    except UsageError as error:
+        package, _, name = source.partition(":")
+        module = sys.modules.get(Path(package).stem if package.endswith(".py") else package)
+        file = getattr(module, "__file__", None)
+        if file and name and name.partition(".")[0] not in vars(module) and (hint := nearest_network(Path(file), name)):
+            raise UsageError(f"{package!r} has no {name!r}: {hint}") from error
+        raise
 
 
 def implementation(point: Point) -> run.Implement | None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Epoch:
-    """Means over one epoch of training, and the test set after it. ``seconds`` is training time alone."""
+    """Means over one epoch of training, and the test set after it. ``seconds`` is training time alone.
+
+    Where predictions are neither right nor wrong, accuracies are NaN, or 0 once they are stored.
+    """
 
     epoch: int
     step: int
