@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import lamina.spec.layers.activation as activations
-from lamina.build import SpecModule, copied, from_network, to_precision, trace
+from lamina.build import SpecModule, conversion, copied, from_network, stored_precision, to_precision, trace
 from lamina.build.modules import WindowPool, WithinChannelNorm
 from lamina.spec import Input, Network
 from lamina.spec import layers as spec
@@ -184,6 +184,20 @@ def test_networks_of_mixed_dtypes_keep_those_that_are_not_float32() -> None:
         assert [layer.weight.dtype for layer in moved] == [first, torch.float64]
     half = to_precision(nn.Linear(2, 2, dtype=torch.bfloat16), "fp32", torch.device("cpu"), "nchw")
     assert half.weight.dtype == torch.float32
+    half = nn.Linear(2, 2, dtype=torch.bfloat16)
+    half.register_buffer("scale", torch.ones(2))  # parameters of one dtype do not mix
+    moved = to_precision(half, "fp16", torch.device("cpu"), "nchw")
+    assert {one.dtype for one in moved.state_dict().values()} == {torch.float16}
+
+
+def test_what_is_converted_is_told() -> None:
+    double, quarter = nn.Linear(2, 2, dtype=torch.float64), nn.Linear(2, 2).to(torch.float8_e5m2)
+    assert conversion(double, "tf32") == "its weights are float64 and are converted to tf32"
+    assert conversion(quarter, "fp32") == "its weights are float8_e5m2 and are converted to fp32"
+    mixed = nn.Sequential(nn.Linear(2, 2), double)
+    assert not any((conversion(double, "fp64"), conversion(nn.Linear(2, 2), "bf16"), conversion(mixed, "bf16")))
+    assert stored_precision(double) == "fp64" and stored_precision(nn.Linear(2, 2)) == "fp32"
+    assert stored_precision(quarter) is stored_precision(mixed) is stored_precision(nn.ReLU()) is None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

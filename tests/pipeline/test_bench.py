@@ -373,3 +373,15 @@ def test_a_step_of_which_nothing_was_converted_is_dense(store: Store, tmp_path: 
     (step,) = [row for row in rows if row.phase == "step"]
     assert step.timing and step.executed_impl == "dense" and step.fell_back
     assert step.selection_reason == "conv: block size 8 exceeds its 3 input channels"
+
+
+def test_convolutions_of_another_dtype_are_converted_with_a_note(store: Store, tmp_path: Path) -> None:
+    def make() -> External:
+        return External(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).bfloat16())
+
+    seen: list[object] = []
+    asked = QUICK.model_copy(update={"precision": ("bf16", "fp32")})
+    this = pipeline.bench(from_external("half", make, (3, 8, 8)), asked, store, cache=tmp_path, watch=seen.append)
+    assert {row.precision for row in store.layers(this.id) if row.timing} == {"bf16", "fp32"}
+    note = "half: its weights are bfloat16 and are converted to fp32; --precision bf16 measures it as it is"
+    assert [event for event in seen if "converted" in str(event)] == [note]

@@ -304,3 +304,14 @@ def test_a_network_that_raises_is_refused_in_its_own_words(store: Store) -> None
     target = Target("raises", (Input(shape=(6,)),), lambda classes: Raises())
     with pytest.raises(LaminaError, match="ValueError: never runs"):
         pipeline.train(target, "synthetic", SETTINGS, store)
+
+
+def test_weights_of_another_dtype_train_in_float32_with_a_note(store: Store) -> None:
+    settings = SETTINGS.model_copy(update={"epochs": 1})
+    target = from_external("double", lambda: External(nn.Linear(6, 10).double()), (6,))
+    trained = pipeline.train(target, "synthetic", settings, store)
+    note = "double: its weights are float64 and are converted to fp32"
+    assert trained.weight.dtype == torch.float32 and store.runs()[0].remarks == (note,)
+    seen: list[object] = []
+    sparsity(target, "synthetic", settings, store, iterations=1, watch=seen.append)
+    assert note in seen

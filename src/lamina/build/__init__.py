@@ -2,7 +2,15 @@
 
 from lamina.build.calls import Call, Trace
 from lamina.build.implementation import by_algorithm, dense, require_algorithm
-from lamina.build.network import DTYPES, SpecModule, build_layer, copied, to_precision
+from lamina.build.network import (
+    DTYPES,
+    SpecModule,
+    build_layer,
+    conversion,
+    copied,
+    stored_precision,
+    to_precision,
+)
 from lamina.build.target import Target, from_external, from_network, from_zoo
 from lamina.build.trace import trace
 from lamina.build.traced import TracedNetwork
@@ -19,6 +27,7 @@ __all__ = [
     "build_layer",
     "by_algorithm",
     "chains",
+    "conversion",
     "copied",
     "dense",
     "from_external",
@@ -26,6 +35,7 @@ __all__ = [
     "from_zoo",
     "merged",
     "require_algorithm",
+    "stored_precision",
     "to_precision",
     "trace",
 ]

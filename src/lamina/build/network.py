@@ -167,7 +167,8 @@ _BUILDERS: dict[type[spec.Layer], Callable[[Any, Shape], nn.Module]] = {
 def to_precision(module: nn.Module, precision: str, device: torch.device, layout: str) -> nn.Module:
     """Move a module to a device, dtype and memory format; ``tf32`` is stored in float32.
 
-    Of a module that mixes dtypes only float32 parameters and buffers change: it converts between the others itself.
+    Parameters change if all have one dtype. Of a module that mixes dtypes only float32 ones do: it converts between the
+    others itself. So do buffers of the dtypes that change, and of float32.
     Complex ones stay as they are: ``Module.to`` would discard their imaginary parts.
 
     Raises:
@@ -175,14 +176,35 @@ def to_precision(module: nn.Module, precision: str, device: torch.device, layout
     """
     if device.type != "meta":
         _require_values(module)
-    floats = {one.dtype for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()}
-    changed = {torch.float32} if len(floats) > 1 else floats
+    changed = {torch.float32, _stored_dtype(module)}
     module = module.to(device)._apply(lambda one: one.to(DTYPES[precision]) if one.dtype in changed else one)
     if layout == "nhwc":  # as Module.to does, which needs the shapes of lazy parameters
         module = module._apply(
             lambda one: one if is_lazy(one) or one.dim() != 4 else one.to(memory_format=torch.channels_last)
         )
     return module
+
+
+def stored_precision(module: nn.Module) -> str | None:
+    """The precision in which a module's parameters are stored; ``None`` if they mix dtypes, or have another one."""
+    own = _stored_dtype(module)
+    return next((name for name, dtype in DTYPES.items() if dtype == own), None)
+
+
+def conversion(module: nn.Module, precision: str) -> str:
+    """What `to_precision` would convert parameters of another dtype than float32 from, as a note; else nothing."""
+    own = _stored_dtype(module)
+    if own in (None, torch.float32, DTYPES[precision]):
+        return ""
+    return f"its weights are {str(own).removeprefix('torch.')} and are converted to {precision}"
+
+
+def _stored_dtype(module: nn.Module) -> torch.dtype | None:
+    """The dtype of all parameters, or of all buffers where there are no parameters; ``None`` if they mix dtypes."""
+    for tensors in (module.parameters(), module.buffers()):
+        if floats := {one.dtype for one in tensors if one.is_floating_point()}:
+            return floats.pop() if len(floats) == 1 else None
+    return None
 
 
 def copied(module: M) -> M:

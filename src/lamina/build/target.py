@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -16,7 +17,7 @@ from lamina.build.eager import COMPILED, eager, is_compiled
 from lamina.build.inputs import Made, dtype_of, in_range, named, require_names
 from lamina.build.models import Entry, create
 from lamina.build.models.external import External
-from lamina.build.network import DTYPES, SpecModule
+from lamina.build.network import DTYPES, SpecModule, conversion, stored_precision, to_precision
 from lamina.build.trace import trace
 from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Input, Network, ResolvedLayer, ScalarInput
@@ -66,10 +67,41 @@ class Target:
         size = batch or self.batch
         try:
             with torch.device("meta"):
-                return trace(self.make(None), *self.empty(size, "fp32")).layers
+                network = self.make(None)
+                return trace(network, *self.empty(size, stored_precision(network) or "fp32")).layers
         except (UnsupportedError, UsageError):  # it computes with values, in its constructor or its forward pass
-            inputs, _, _ = self.example(size, None, "fp32", torch.device("cpu"), "nchw", 0)
-            return trace(self.make(None), *inputs).layers
+            network = self.make(None)
+            return trace(network, *self.example_for(network, size)).layers
+
+    def in_float32(self, classes: int | None, warn: Callable[[str], object]) -> nn.Module:
+        """The network with its parameters in float32, as optimizers and autocast need them, on the CPU.
+
+        One that mixes dtypes, or casts its inputs to the one of its parameters, stays as it is.
+
+        Args:
+            classes: as of ``make``.
+            warn: is called with what is converted.
+        """
+        network = self.make(classes)
+        note = conversion(network, "fp32")
+        if not note or not self._runs_in_float32(classes):
+            return network
+        warn(f"{self.name}: {note}")
+        return to_precision(network, "fp32", torch.device("cpu"), "nchw")
+
+    def _runs_in_float32(self, classes: int | None) -> bool:
+        """Whether it does if converted, tried with a twin: a forward pass may change buffers."""
+        with torch.random.fork_rng([]), torch.no_grad(), suppress(Exception):
+            twin = to_precision(self.make(classes), "fp32", torch.device("cpu"), "nchw")
+            twin(*self.example_for(twin, 2))
+            return True
+        return False
+
+    def example_for(self, network: nn.Module, batch: int) -> list[Tensor]:
+        """Random inputs on the CPU, floating point in the dtype of the network's parameters if all have one."""
+        precision = stored_precision(network) or "fp32"
+        inputs, _, _ = self.example(batch, None, precision, torch.device("cpu"), "nchw", 0)
+        return inputs
 
     def empty(self, batch: int, precision: str) -> list[Tensor]:
         """Uninitialized inputs of the right shape and dtype, on the default device."""

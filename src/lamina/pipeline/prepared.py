@@ -94,8 +94,9 @@ def prepare(
             fold_batchnorm(made)
         except UnsupportedError as error:
             warn(f"{target.name}: BatchNorm is not folded: {error}")
-    if note := _converted(made, point.precision):
-        warn(f"{target.name}: {note}")
+    if note := build.conversion(made, point.precision):
+        own = build.stored_precision(made)
+        warn(f"{target.name}: {note}" + (f"; --precision {own} measures it as it is" if own else ""))
     if told := run.precision_note(point.precision, device):
         warn(told)
     module = build.to_precision(made, point.precision, device, point.layout)
@@ -142,14 +143,3 @@ def _planned(trace: build.Trace, module: nn.Module, workload: Workload) -> build
         return replace(call, resolved=replace(call.resolved, layer=layer))
 
     return replace(trace, calls=tuple(map(planned, trace.calls)))
-
-
-def _converted(module: nn.Module, precision: str) -> str:
-    """What is lost if a network whose weights are stored in one other type than float32 is moved to a precision."""
-    floats = {one.dtype for one in module.parameters() if one.is_floating_point()}
-    if len(floats) != 1 or floats <= {torch.float32, build.DTYPES[precision]}:
-        return ""
-    (own,) = floats
-    name = next((name for name, dtype in build.DTYPES.items() if dtype == own), "")
-    hint = f"; --precision {name} measures it as it is" if name else ""
-    return f"its weights are {str(own).removeprefix('torch.')} and are converted to {precision}{hint}"

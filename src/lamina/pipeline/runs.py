@@ -11,8 +11,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-import torch
-
 from lamina.build import Target
 from lamina.errors import UnsupportedError
 from lamina.record import Environment, Run
@@ -66,9 +64,10 @@ def _layers(target: Target) -> list[str]:
 
 def _require_runs(target: Target, refusal: UnsupportedError) -> None:
     """Refuse a network that does not even run as it is."""
-    inputs, _, _ = target.example(target.batch, None, "fp32", torch.device("cpu"), "nchw", 0)
+    network = target.make(None)
+    inputs = target.example_for(network, target.batch)
     try:
-        target.make(None)(*inputs)
+        network(*inputs)
     except Exception as error:
         raise refusal from error
 

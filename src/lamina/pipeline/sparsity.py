@@ -94,7 +94,7 @@ def sparsity(
     place = measure.resolve(device)
     train_set, _ = target.train_test(data)
     torch.manual_seed(settings.seed)
-    network = target.make(len(train_set.classes))
+    network = target.in_float32(len(train_set.classes), watch)
     settings = settings.model_copy(update={"epochs": 1})
 
     def train_batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:

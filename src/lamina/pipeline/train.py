@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,9 @@ def train(
     """Train a network on a dataset and return it.
 
     Synthetic data are drawn for networks of any inputs; outputs that are no class scores are trained on a loss that
-    the run's notes name. The number of classes is that of the dataset. ``checkpoint`` stores the state for ``resume``.
+    the run's notes name, and ``watch`` is called with NaN as their accuracy. The number of classes is that of the
+    dataset. ``checkpoint`` stores the state for ``resume``.
+
     In a process group (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records. The
     run's notes then hold the bytes and the time of each epoch's exchange of gradients, but for ``parallel="fsdp"``.
 
@@ -77,14 +81,15 @@ def train(
     train_set, test_set = target.train_test(data)
     shape = target.inputs[0].shape
     torch.manual_seed(settings.seed)
-    network = target.make(len(train_set.classes))
+    notes: list[str] = []
+    network = target.in_float32(len(train_set.classes), notes.append)
     converted = None if impl == Method() else convert(network, target, impl, settings.seed)
     planned: Applied | None = None
     if plan is not None:
         network, planned = replaced_by(network, plan)
     if converted is not None:
         network = converted.module
-    notes = [note] if (note := run.precision_note(settings.precision, resolved)) else []
+    notes += filter(None, [run.precision_note(settings.precision, resolved)])
     layout = layout or (plan.run.layout if plan else "nchw")
     if layout == "nhwc":
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -119,6 +124,13 @@ def train(
         )
 
     tests = partial(batches, test_set, shape, 4 * local_batch, 0, 0, shuffle=False, rank=rank, world_size=world)
+    has_scores = True
+
+    def other_loss(note: str) -> None:
+        nonlocal has_scores
+        has_scores = False
+        notes.append(note)
+
     exchange = measure.GradientExchange(resolved)
     total = measure.Stopwatch()
     progress = run.train(
@@ -130,7 +142,7 @@ def train(
         resolved,
         checkpoint,
         resume=resume,
-        objective=objective(data, len(train_set.classes), notes.append),
+        objective=objective(data, len(train_set.classes), other_loss),
         gradient_hook=exchange.hook,
         parallel=parallel,
         seconds=lambda: total.seconds,
@@ -160,12 +172,14 @@ def train(
             refused = "; ".join(f"{name}: {reason}" for name, reason in planned.refused.items())
             remarks.append(f"plan: {len(planned.replaced)} layers converted" + (f"; {refused}" if refused else ""))
             watch(remarks[-1])
+        if checkpoint is not None and resume != checkpoint.exists():
+            watch(_overlooked(checkpoint, resume))
         for state in progress:
             for note in notes:
                 remarks.append(note)
                 watch(note)
             notes.clear()
-            watch(state)
+            watch(state if has_scores else replace(state, train_accuracy=nan))
             if state.test_loss is None or state.test_accuracy is None:
                 continue
             epoch = Epoch(
@@ -179,7 +193,7 @@ def train(
                 stopwatch.lap(),
             )
             store.add_epoch(this.id, epoch)
-            watch(epoch)
+            watch(epoch if has_scores else replace(epoch, train_accuracy=nan, test_accuracy=nan))
             exchanged = exchange.take()
             if exchanged.steps:
                 store.add_remark(this.id, f"epoch {state.epoch}: {exchanged}")
@@ -192,6 +206,13 @@ def train(
         return network
     watch(f"run {this.id} is in {store.place}" + (f", the checkpoint is {checkpoint}" if checkpoint else ""))
     return network
+
+
+def _overlooked(checkpoint: Path, resume: bool) -> str:
+    """What a misspelt ``checkpoint``, or a forgotten ``resume``, would cost."""
+    if resume:
+        return f"no checkpoint at {checkpoint} yet: the training begins anew"
+    return f"{checkpoint} exists: it is replaced, at the latest after the first epoch; --resume goes on from it"
 
 
 def convert(network: nn.Module, target: Target, method: Method, seed: int) -> Converted:

@@ -96,3 +96,13 @@ def test_lazy_layers_can_be_pruned(store: Store, tmp_path: Path) -> None:
     target = from_external("lazy", lambda: External(nn.Sequential(nn.LazyLinear(8), nn.LazyLinear(10))), (6,))
     outcome = deft(target, "synthetic", SETTINGS, store, tmp_path / "out", QUICK_ANY, cache=tmp_path)
     assert outcome.objective == "accuracy" and [one.inputs for one in outcome.layers] == [6, 8]
+
+
+def test_weights_of_another_dtype_are_pruned_in_float32(store: Store, tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 10)).double()
+
+    target = from_external("double", lambda: External(make()), (6,))
+    deft(target, "synthetic", SETTINGS, store, tmp_path / "out", QUICK_ANY, cache=tmp_path)
+    assert store.runs()[0].remarks[0] == "double: its weights are float64 and are converted to fp32"
+    assert lamina.load(tmp_path / "out", make())(torch.randn(5, 6)).shape == (5, 10)

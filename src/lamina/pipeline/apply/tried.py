@@ -65,7 +65,8 @@ def try_plan(
     """
     at = measure.resolve(device)
     torch.manual_seed(seed)
-    network = target.make(classes)
+    notes: list[str] = []
+    network = target.in_float32(classes, notes.append)
     if weights is not None:
         network = pretrained(network, weights)
     network = network.to(at).train(plan.goal == "train")
@@ -75,6 +76,7 @@ def try_plan(
     model, done = applied(network, plan, example=tuple(inputs) if at.type == "cuda" else None, source=source)
     if strict and done.refused:
         raise UsageError("--strict: " + "; ".join(f"{name}: {reason}" for name, reason in done.refused.items()))
+    done = replace(done, remarks=[*notes, *done.remarks])
     before = after = None
     if not done.replaced and plan.run == Run():
         done = replace(done, remarks=[*done.remarks, "the plan runs the network as it is: nothing to compare"])

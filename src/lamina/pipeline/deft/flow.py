@@ -165,7 +165,7 @@ def _dense(
 ) -> nn.Module:
     """The dense network, trained or loaded."""
     torch.manual_seed(learner.settings.seed)
-    network = target.make(learner.material.classes)
+    network = target.in_float32(learner.material.classes, learner.note)
     run.size_lazy_parameters(network, run.moved(deployment.example("fp32"), torch.device("cpu")))
     require_prunable(network, config.layers)  # before hours of training
     if weights:

@@ -63,7 +63,7 @@ def dense_network(
         UsageError: the weights are those of another network.
     """
     torch.manual_seed(learner.settings.seed)
-    network = target.make(learner.material.classes)
+    network = target.in_float32(learner.material.classes, learner.note)
     run.size_lazy_parameters(network, run.moved(learner.material.example(2), torch.device("cpu")))
     require_copies(network, "study")
     if weights:
