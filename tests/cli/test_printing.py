@@ -62,6 +62,8 @@ def test_a_slowdown_ends_compare_with_an_exit_code(lamina: Lamina) -> None:
         assert "run slow: 3 phases exceed --max-slowdown 5 against run base: conv1" in refused.stderr
         assert "conv1 forward: 50.0 % longer" in refused.stderr
     assert lamina("compare", "base", "slow", "--max-slowdown", "5", "--by", "kernel").exit_code == 2
+    ignored = lamina("compare", "base", "slow", "--metric", "dram__bytes.sum")
+    assert ignored.exit_code == 2 and "--metric: expected --by counter, got layer" in ignored.stderr
 
 
 def test_runs_without_layer_times_say_so(lamina: Lamina) -> None:

@@ -4,9 +4,11 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
 from tests.cli.conftest import Lamina
 
-from lamina.simulate.hierarchy import gemm, preset, simulate
+from lamina.simulate.hierarchy import gemm, preset, presets, simulate
+from lamina.simulate.hierarchy.config import read_device
 from lamina.spec.plan import Plan, PlannedLayer
 from lamina.spec.plan_file import write_plan
 
@@ -62,6 +64,12 @@ def test_devices_are_listed_and_shown(lamina: Lamina) -> None:
     assert "mi6" in lamina("simulate", "devices").stdout.split()
     assert "clock_ghz = 1.0" in lamina("simulate", "devices", "mi6").stdout
     assert lamina("simulate", "devices", "mi7").exit_code == 2
+
+
+@pytest.mark.parametrize("name", presets())
+def test_the_settings_of_a_device_are_a_file_of_it(lamina: Lamina, tmp_path: Path, name: str) -> None:
+    (tmp_path / "own.toml").write_text(lamina("simulate", "devices", name).stdout)
+    assert read_device(tmp_path / "own.toml") == preset(name)
 
 
 RUN = ("simulate", "run", "lenet5", "--batch", "1", "--set", "device.cu.count=2")

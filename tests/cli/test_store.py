@@ -88,3 +88,16 @@ def test_reading_makes_no_file(tmp_path: Path) -> None:
 def test_a_grant_needs_roles(source: Path) -> None:
     refused = RUNNER.invoke(app, ["store", "grant", "reports", "--store", str(source), "--dry-run"])
     assert refused.exit_code == 2 and "SQLite has no roles" in refused.output
+
+
+def test_a_url_of_two_slashes_is_refused(source: Path) -> None:
+    ended = RUNNER.invoke(app, ["store", "check", "sqlite://a.db"])
+    assert ended.exit_code == 2 and "expected a.db, or sqlite:///a.db with three slashes" in ended.output
+
+
+def test_a_failed_run_says_why_it_holds_nothing(source: Path) -> None:
+    with open_store(source) as store:
+        store.begin(Run("def", "bench", "mlp", "lamina bench mlp", "2026-01-02T03:04:05Z", "f", {}, {}))
+        store.finish("def", "failed", "2026-01-02T03:04:05Z", ["--batch-size: expected positive whole numbers"])
+    shown = RUNNER.invoke(app, ["runs", "show", "def", "--store", str(source)])
+    assert "failed) holds nothing: --batch-size: expected positive whole numbers" in shown.output

@@ -83,12 +83,15 @@ def compare(
     (form,) = options.choices("--format", format_, FORMATS)
     if max_slowdown is not None and level != "layer":
         raise UsageError(f"--max-slowdown: expected --by layer, got {level}")
+    if metric and level != "counter":
+        raise UsageError(f"--metric: expected --by counter, got {level}")
     batches = options.counts("--batch-size", batch_size) if batch_size else [None]
     if len(batches) > 2:
         raise UsageError(f"--batch-size: expected one or two batch sizes, got {batch_size!r}")
     with ExitStack() as opened:
         ours = opened.enter_context(open_store(options.store_url(store), read_only=True))
-        theirs = opened.enter_context(open_store(other_store, read_only=True)) if other_store else ours
+        other = options.store_url(other_store or store)
+        theirs = opened.enter_context(open_store(other, read_only=True)) if other_store else ours
         a, b = look_up(ours, first, batches[0]), look_up(theirs, second, batches[-1])
     if level == "layer":
         _by_layer(a, b, layer, per_item, form, every, max_slowdown)

@@ -393,7 +393,14 @@ def pairs(items: Iterable[str]) -> dict[str, str]:
 
 
 def store_url(text: str) -> str:
-    """The database of ``--store``, or the one file in the user's data folder."""
+    """The database of ``--store``, or the one file in the user's data folder.
+
+    Raises:
+        UsageError: a URL of SQLite has a host, which is a path after two slashes.
+    """
+    scheme, _, rest = text.partition("://")
+    if scheme == "sqlite" and rest and not rest.startswith("/"):
+        raise UsageError(f"--store: expected {rest}, or sqlite:///{rest} with three slashes, got {text}")
     return text or str(_folder("XDG_DATA_HOME", ".local/share") / "lamina.db")
 
 

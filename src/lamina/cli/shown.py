@@ -42,7 +42,8 @@ def show_all(database: Store, this: Run, form: str, every: bool = True) -> None:
     if database.layers(this.id):
         printing.print_runs(database, [this], form, every)
     elif not (epochs or changes or simulated or observed):
-        typer.echo(f"run {this.id} ({this.verb} of {this.target}, {this.status}) holds nothing", err=True)
+        reason = f": {'; '.join(this.remarks)}" if this.remarks else ""
+        typer.echo(f"run {this.id} ({this.verb} of {this.target}, {this.status}) holds nothing{reason}", err=True)
 
 
 def _flat(one: SimRun) -> dict[str, Any]:

@@ -282,11 +282,13 @@ def devices(
         str, typer.Argument(metavar="NAME", help="Show this device's settings; without a name, list them.")
     ] = "",
 ) -> None:
-    """List the devices that can be simulated, or show the settings of one.
+    """List the devices that can be simulated, or show the settings of one, as a file that --device reads.
 
     Example:
 
         lamina simulate devices mi6
+
+        lamina simulate devices mi6 > own.toml
     """
     simulator = hierarchy()
 
@@ -295,7 +297,7 @@ def devices(
             typer.echo(each)
         return
     for key, value in simulator.preset(name).settings().items():
-        typer.echo(f"{key} = {value}")
+        typer.echo(f"{key} = {json.dumps(value)}")
 
 
 def hierarchy() -> ModuleType:

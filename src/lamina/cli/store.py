@@ -26,7 +26,7 @@ StoreArgument = Annotated[
 def check(store: StoreArgument = "") -> None:
     """Check that a database is whole: its file, its references, and that every run can be read.
 
-    Exit codes: 0 whole, 1 damaged, 2 no database.
+    Exit codes: 0 whole, 1 faults, 2 no database, or one too damaged to open.
 
     Example:
 
