@@ -282,13 +282,11 @@ def devices(
         str, typer.Argument(metavar="NAME", help="Show this device's settings; without a name, list them.")
     ] = "",
 ) -> None:
-    """List the devices that can be simulated, or show the settings of one, as a file that --device reads.
+    """List the devices that can be simulated, or print the settings of one, as the file that --device reads.
 
     Example:
 
         lamina simulate devices mi6
-
-        lamina simulate devices mi6 > own.toml
     """
     simulator = hierarchy()
 
