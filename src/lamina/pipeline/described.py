@@ -38,8 +38,8 @@ def meaning(text: str, variables: Mapping[str, str] | None = None) -> Entry | Pa
         if variables:
             raise UsageError(f"--set changes files; the zoo's {text} has no variables, got {', '.join(variables)}")
         return ZOO[text]
+    _require_description(text)
     path = Path(text)
-    _require_description(path, Path(text.partition(":")[0]))
     if path.exists() or (path.suffix in SUFFIXES and path.parent != Path()):
         return path
     if ":" in text:
@@ -55,8 +55,9 @@ def meaning(text: str, variables: Mapping[str, str] | None = None) -> Entry | Pa
     )
 
 
-def _require_description(path: Path, file: Path) -> None:
-    """Refuse files that are no description of a network, whatever name follows the ``file``."""
+def _require_description(text: str) -> None:
+    """Refuse a file of weights, whatever name follows it, and one of Python that no name follows."""
+    path, file = Path(text), Path(text.partition(":")[0])
     if file.suffix.lower() in WEIGHTS and file.is_file():
         raise UsageError(
             f"{file} is a file of weights or an exported program, not a network that lamina can take: give the "

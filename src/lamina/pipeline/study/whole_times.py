@@ -85,8 +85,8 @@ def _failed(settings: Settings, reason: str) -> Measured:
 def _build(context: Context, settings: Settings, turns: _Turns) -> None:
     """Run a step of the network at the settings once, or say why not."""
     subject = context.subject
-    if settings != BEFORE and not context.budget.covers(_needed_s(context, settings)):
-        turns.unreached[settings] = _unreached(context, settings)
+    if settings != BEFORE and (reason := _unreached(context, settings)) is not None:
+        turns.unreached[settings] = reason
         return
     if (reason := context.fatal.reason(str(settings))) is not None:
         turns.reasons[settings] = reason
@@ -105,9 +105,11 @@ def _build(context: Context, settings: Settings, turns: _Turns) -> None:
         turns.reasons[settings] = run.one_line(error)
 
 
-def _unreached(context: Context, settings: Settings) -> str:
-    """Why the time budget does not cover a setting."""
+def _unreached(context: Context, settings: Settings) -> str | None:
+    """Why the time budget does not cover a setting, or nothing."""
     needed, left = _needed_s(context, settings), context.budget.left
+    if left >= needed:
+        return None
     if left <= 0:
         return OVER
     return f"it needs about {needed:.0f} s, and the time budget of this stage has {left:.0f} s left: raise --budget"
