@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.processes import ended
 
 from lamina.errors import LaminaError, MissingError
 from lamina.measure.counters import ncu, profile, select
@@ -64,9 +65,7 @@ def test_a_timeout_kills_the_process_and_its_children(tool):
     waits = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with pytest.raises(LaminaError, match="longer than 1 s"):
         profile(program(waits), [TIME], timeout_s=1, on_line=lambda line: pids.append(int(line)), ncu=tool)
-    for pid in pids:
-        status = Path(f"/proc/{pid}/stat")
-        assert not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    assert all(ended(pid) for pid in pids)
 
 
 def test_a_failing_callback_ends_the_run(tool):

@@ -1,6 +1,5 @@
 """sweep: a grid becomes jobs and designs; what is killed goes on where it stood."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.pipeline.simulate.test_simulate import Counting
+from tests.processes import children, ended, needs_proc
 
 from lamina.errors import SpecError
 from lamina.pipeline.simulate.sweep import plan, sweep
@@ -128,7 +128,7 @@ class Remembering:
             yield Result(job, SimRun(job.layer, "k", job.device.name, job.config, 7, {}))
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+@needs_proc
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGKILL, "running"), (signal.SIGINT, "interrupted")])
 def test_a_killed_sweep_goes_on_where_it_stood(tmp_path: Path, store: Store, how: signal.Signals, status: str) -> None:
     (tmp_path / "grid.toml").write_text(SLOW)
@@ -155,21 +155,3 @@ def test_a_killed_sweep_goes_on_where_it_stood(tmp_path: Path, store: Store, how
     done = sweep(plan(parse_grid(SLOW, "grid", "grid")), store, engine, resume=True)
     assert [job.batch for job in engine.ran] == [512, 513, 514, 515]
     assert done.simulated.run.id == begun.id and done.simulated.run.status == "done" and done.simulated.found == 2
-
-
-def children(pid: int) -> list[int]:
-    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat")]
-    return [int(stat.split()[0]) for stat in stats if int(stat.rpartition(")")[2].split()[1]) == pid]
-
-
-def ended(pid: int) -> bool:
-    """Wait until a process is gone, or dead and not yet buried."""
-    for _ in range(600):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-            os.kill(pid, 0)
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.05)
-    return False

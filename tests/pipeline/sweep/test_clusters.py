@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.processes import needs_proc
 
 from lamina.pipeline.simulate.sweep import plan, sweep
 from lamina.pipeline.sweep.engines.limits import descendants
@@ -17,7 +18,7 @@ from lamina.simulate.jobs import key_of
 from lamina.spec.grid import parse_grid
 from lamina.store import Store, open_store
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+pytestmark = needs_proc
 
 GRID = """
 [base]

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes import ended, needs_proc
 
 from lamina.errors import MissingError, UsageError
 from lamina.pipeline.sweep.attempts import attempt
@@ -20,7 +20,6 @@ from lamina.pipeline.sweep.engines.limits import descendants, resident_bytes
 from lamina.pipeline.sweep.engines.local import Local
 
 NO_LIMITS = Limits()
-needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 
 
 def test_every_task_has_its_result() -> None:
@@ -84,18 +83,7 @@ def test_a_worker_s_processes_end_with_the_one_that_uses_it() -> None:
         while len(below := descendants(driver.pid)) < 2:
             time.sleep(0.02)
         driver.kill()
-    for _ in range(200):
-        if not any(Path(f"/proc/{pid}/cmdline").exists() and state(pid) != "Z" for pid in below):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"still there: {below}")
-
-
-def state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
+    assert all(ended(pid) for pid in below)
 
 
 @needs_proc
