@@ -210,7 +210,7 @@ def test_a_signal_ends_both_processes(tmp_path: Path, command: list[str], ended_
             process.kill()
     assert process.returncode == 128 + ended_by
     word = "interrupted" if ended_by is signal.SIGINT else "terminated"
-    assert f"lamina: {word}; what was stored is kept" in error
+    assert f"lamina: {word}; the same command with --resume goes on from what is stored" in error
     assert "going on" not in error and "Traceback" not in error
 
 

@@ -211,3 +211,18 @@ def test_lists_that_need_no_imports_are_those_of_the_implementations() -> None:
     assert set(CLOCKS) == clocks._CUDA.keys() | clocks._CPU.keys()
     assert set(KNOWN_DATASETS) == DATASETS.keys()
     assert set(DENSE_ALGORITHMS) == ALGORITHMS.keys()
+
+
+def test_ctrl_c_while_the_command_line_is_imported() -> None:
+    code = """
+import sys
+class Interrupts:
+    def find_spec(self, name, *rest):
+        if name == "lamina.cli":
+            raise KeyboardInterrupt
+from lamina.__main__ import main
+sys.meta_path.insert(0, Interrupts())
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "lamina: interrupted\n")

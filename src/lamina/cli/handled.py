@@ -124,7 +124,7 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt as stop:
             terminated = isinstance(stop, _Terminated)
             kept = resumable and kwargs.get("checkpoint", "elsewhere") is not None
-            rest = "; what was stored is kept, and the same command with --resume goes on from there" if kept else ""
+            rest = "; the same command with --resume goes on from what is stored" if kept else ""
             typer.echo(f"lamina: {'terminated' if terminated else 'interrupted'}{rest}", err=True)
             raise typer.Exit(TERMINATED if terminated else INTERRUPTED) from None
         except _ENDS:
