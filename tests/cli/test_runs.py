@@ -71,6 +71,12 @@ def test_a_wrong_layer_is_refused(profiled: Lamina, words: tuple[str, ...], mess
     assert any(one in result.stderr for one in message.split("|"))
 
 
+def test_a_verb_without_runs_is_told_with_those_that_have_some(profiled: Lamina) -> None:
+    result = profiled("runs", "ls", "--verb", "profil")
+    assert result.exit_code == 2 and "has no run of 'profil': did you mean 'profile'?" in result.stderr
+    assert len(table(profiled("runs", "ls", "--verb", "profile", "--format", "csv"))) == 1
+
+
 def test_another_database_and_a_compressed_trace_are_imported(profiled: Lamina, tmp_path: Path) -> None:
     packed = tmp_path / "trace.json.gz"
     assert profiled("runs", "export", "--format", "trace", "-o", str(packed)).exit_code == 0

@@ -47,6 +47,8 @@ def list_runs(
     (form,) = options.choices("--format", format_, options.FORMATS)
     with open_store(options.store_url(store), read_only=True) as database:
         found = database.runs(limit, verb or None)
+        if verb and not found and (known := database.verbs()):
+            raise UsageError(f"--verb: {database.place} has no run of {verb!r}: {nearest(verb, known)}")
         if form == "table":
             printing.show(runs_table(found, f"runs in {database.place}"))
         else:
