@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from lamina.accelerate import CELLS, configuration, convert
+from lamina.accelerate.convert import HELD, HOOKS
 from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
 from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.fusion import Fusion
 from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.errors import UsageError
 from lamina.spec import Method
@@ -66,6 +68,45 @@ def test_shared_weights_and_hooks_are_left_alone() -> None:
     _, record = convert(net, Circulant(block_size=4))
     reasons = [layer.refusal for layer in record.layers]
     assert reasons == [*["its weights are shared with another layer"] * 2, "it has hooks, which a new layer would lose"]
+
+
+HOOKED = {
+    "of gradients": lambda layer: layer.weight.register_hook(lambda gradient: gradient),
+    "after accumulation": lambda layer: layer.bias.register_post_accumulate_grad_hook(lambda _: None),
+    "of the state dict": lambda layer: layer.register_state_dict_post_hook(lambda *_: None),
+    "before loading": lambda layer: layer.register_load_state_dict_pre_hook(lambda *_: None),
+    "after loading": lambda layer: layer.register_load_state_dict_post_hook(lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKED)
+def test_a_layer_with_hooks_of_any_kind_stays(kind: str) -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    HOOKED[kind](net[0])
+    _, record = convert(net, Circulant(block_size=4))
+    assert [(one.layer, one.refusal) for one in record.layers if one.refusal] == [("0", HOOKS)]
+
+
+class Listed(nn.Module):
+    """Calls a layer through a plain list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.blocks = [self.layer]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(self.blocks[0](x))  # type: ignore[no-any-return]
+
+
+def test_a_layer_that_a_list_holds_too_stays() -> None:
+    _, record = convert(Listed(), Circulant(block_size=4), example=torch.randn(2, 8))
+    assert [(one.layer, one.refusal) for one in record.layers] == [("layer", HELD), ("other", None)]
+
+
+def test_identities_are_in_the_mode_of_what_they_replace() -> None:
+    net, record = convert(nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), Fusion())
+    assert record.replaced and not any(module.training for module in net.modules())
 
 
 def test_unusable_weights_name_their_layer() -> None:

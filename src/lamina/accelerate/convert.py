@@ -26,7 +26,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from lamina.accelerate.attention import OUT, UnpackedAttention, refusal
 from lamina.accelerate.common.chains import Chain, Link, chains
-from lamina.accelerate.common.traced import trace
+from lamina.accelerate.common.traced import held, trace
 from lamina.accelerate.registry import candidates_of, converter, method_of, predictions_of
 from lamina.accelerate.select import DENSE, LayerCall, Selector, observe, stored
 from lamina.accelerate.select.cost import CostModel
@@ -36,6 +36,13 @@ from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
 
 HOOKS = "it has hooks, which a new layer would lose"
+HELD = "a plain attribute, list or dict of the model holds it too, and would keep the dense layer"
+
+_MODULE_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
+    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
+_GRADIENT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 Where = Callable[[str, nn.Module], bool]
 """Whether to convert the layer of this name."""
@@ -164,8 +171,9 @@ def _converted(
         kind = " + ".join(map(_kind, module if isinstance(module, nn.Sequential) else [module]))
         before, after = _numel(module), _numel(replaced[key])
         layers.append(ConvertedLayer(names[0], kind, written, before, after, selection=selection))
-        for name, new in zip(names, [replaced[key], *(nn.Identity() for _ in names[1:])], strict=True):
-            model = put(model, name, new)
+        model = put(model, names[0], replaced[key])
+        for name in names[1:]:
+            model = put(model, name, nn.Identity().train(unit.layers[name].training))
     return model, Conversion(written, tuple(layers))
 
 
@@ -205,9 +213,11 @@ def units_of(model: nn.Module, config: object, where: Where | None = None) -> li
     """
     cell, owners = converter(config), _owners(model)
     found, untraced = _units(model, cell, config)
-    packed = _packed(model)
+    packed, elsewhere = _packed(model), held(model)
     return [
         replace(unit, refusal=packed.get(unit.names[0]) or _refusal(unit, cell, owners, where, untraced))
+        if not any(id(layer) in elsewhere for layer in unit.layers.values())
+        else replace(unit, refusal=HELD)
         for unit in found
     ]
 
@@ -396,9 +406,9 @@ def _shares(module: nn.Module, owners: Mapping[int, set[int]]) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether something is called with the module."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, attribute) for attribute in hooks)
+    """Whether something is called with the module, with its state dict, or with gradients of its parameters."""
+    of_gradients = (getattr(one, name, None) for one in module.parameters() for name in _GRADIENT_HOOKS)
+    return any(getattr(module, name) for name in _MODULE_HOOKS) or any(of_gradients)
 
 
 def _owners(model: nn.Module) -> dict[int, set[int]]:

@@ -188,6 +188,14 @@ class MethodContract:
             ours, dense = _output(layer.double(), x), _output(layer.to_dense().double(), x)
             torch.testing.assert_close(ours, dense, rtol=1e-9, atol=1e-9, msg=partial("{}: {}".format, name))
 
+    def test_to_dense_is_as_frozen_as_the_layer(self) -> None:
+        for name, layer in self._converted():
+            if not any("weight" in parameter for parameter, _ in layer.named_parameters()):
+                continue  # its weights are buffers of another type, which have no gradients
+            dense = layer.requires_grad_(False).eval().to_dense()
+            assert not any(parameter.requires_grad for parameter in dense.parameters()), name
+            assert not any(module.training for module in dense.modules()), name
+
     def test_converted_layers_keep_shapes_and_states(self) -> None:
         for name, layer in self._converted():
             x = self._input(name)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate.common.chains import chains
-from lamina.accelerate.common.traced import trace
+from lamina.accelerate.common.traced import held, trace
 from lamina.errors import UnsupportedError
 
 
@@ -41,15 +41,51 @@ class TwoAndOptional(Base):
         return self.relu(z if scale is None else scale * self.conv(z))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("kind", [Any_, Two, Optional_])
+class InTraining(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.conv(x)
+        return self.relu(z) if self.training else z
+
+
+class Switched(Base):
+    def forward(self, x: Tensor, activate: bool = True) -> Tensor:
+        z = self.conv(x)
+        return self.relu(z) if activate else z
+
+
+class Unused(Base):
+    def forward(self, x: Tensor, mask: Tensor | None = None, features: bool = False) -> Any:
+        z = self.relu(self.conv(x))
+        z = z if mask is None else z * mask
+        return (z, z.mean()) if features and self.training else z
+
+
+@pytest.mark.parametrize("kind", [Any_, Two, Unused])
 def test_a_chain_of_whatever_takes_inputs(kind: type[Base]) -> None:
-    (chain,) = chains(trace(kind()))
+    model = kind()
+    (chain,) = chains(trace(model))
     assert [link.path for link in chain] == ["conv", "relu"]
+    assert all(module.training for module in model.modules())
 
 
-def test_what_is_left_out_has_its_default() -> None:
-    traced = trace(TwoAndOptional())
-    assert "conv" in traced.once and not list(chains(traced))
+@pytest.mark.parametrize("kind", [Optional_, TwoAndOptional, InTraining, Switched])
+@pytest.mark.parametrize("training", [True, False])
+def test_what_another_call_does_not_do_is_no_chain(kind: type[Base], training: bool) -> None:
+    assert not list(chains(trace(kind().train(training))))
+
+
+class Listed(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.all = {"first": [self.conv], "second": (self.relu,)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.all["second"][0](self.all["first"][0](x))  # type: ignore[no-any-return]
+
+
+def test_what_a_list_holds_too_cannot_be_replaced() -> None:
+    model = Listed()
+    assert held(model) == {id(model.conv): 1, id(model.relu): 1} and not trace(model).once
 
 
 def test_a_layer_alone_is_a_network() -> None:
@@ -73,9 +109,16 @@ def test_the_network_is_not_changed() -> None:
         def forward(self, x: Tensor) -> Tensor:
             self.calls = x
             self.count += x.sum()
+            self.steps += 1
+            self.mean.mul_(0.9).add_(0.1 * x.mean())
+            torch.neg(self.steps, out=self.steps)
+            self.seen.append(x)
             return self.relu(self.conv(x))  # type: ignore[no-any-return]
 
     model = Counting()
-    model.register_buffer("count", torch.zeros(()))
+    model.seen = [1]
+    for name in ("count", "steps", "mean"):
+        model.register_buffer(name, torch.ones(()))
     trace(model)
-    assert model.calls is None and torch.equal(model.get_buffer("count"), torch.zeros(()))
+    assert model.calls is None and model.seen == [1]
+    assert all(torch.equal(buffer, torch.ones(())) for buffer in model.buffers())

@@ -54,7 +54,7 @@ def _pairs(traced: Traced) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in traced.graph.nodes:
         norm, before = traced.module(node), node.args[0] if node.args else None
-        if type(norm) not in NORMS or not isinstance(before, torch.fx.Node) or len(before.users) > 1:
+        if type(norm) not in NORMS or not isinstance(before, torch.fx.Node) or traced.reader(before) != node:
             continue
         layer = traced.module(before)
         if type(layer) not in LAYERS or not {str(node.target), str(before.target)} <= traced.once:

@@ -38,9 +38,9 @@ def chains(traced: Traced) -> Iterator[list[Link]]:
         while node not in seen and (link := _link(traced, node)) is not None:
             seen.add(node)
             chain.append(link)
-            if len(node.users) != 1:
+            if (reader := traced.reader(node)) is None:
                 break
-            node = next(iter(node.users))
+            node = reader
         if len(chain) > 1:
             yield chain
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
-from torch import fx, nn
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lamina.errors import UnsupportedError
+
+Calls = dict[str, list[fx.Node]]
+"""The nodes that call each module, by its path."""
+
+_ITEMS = (list, dict, set)
 
 
 @dataclass(frozen=True)
@@ -22,17 +29,35 @@ class Traced:
         graph: of calls; values that the network's code computes itself are nodes as well.
         modules: by path.
         once: paths of modules that have no other, that are called once, and whose parameters nothing else reads.
+        others: the calls of modules in the other of training and evaluation mode, and where an optional argument has a
+            value, as far as `torch.fx` can trace that.
     """
 
     graph: fx.Graph
     modules: dict[str, nn.Module]
     once: frozenset[str]
+    others: tuple[Calls, ...] = ()
 
     def module(self, node: fx.Node) -> nn.Module | None:
         """The module that a node calls on one value, and nothing else; None for other nodes."""
         if node.op != "call_module" or node.kwargs or len(node.args) != 1 or not isinstance(node.args[0], fx.Node):
             return None
         return self.modules.get(str(node.target))
+
+    def reader(self, node: fx.Node) -> fx.Node | None:
+        """The node that alone reads what a node computes, if that is so in every call of the network."""
+        if len(node.users) != 1:
+            return None
+        (reader,) = node.users
+        return reader if all(_adjacent(calls, node, reader) for calls in self.others) else None
+
+
+def _adjacent(calls: Calls, node: fx.Node, reader: fx.Node) -> bool:
+    """Whether one alone reads the other where they are called. Only modules that are called once are known again."""
+    written, read = calls.get(str(node.target), []), calls.get(str(reader.target), [])
+    if len(written) == 1 and [str(one.target) for one in written[0].users] != [str(reader.target)]:
+        return False
+    return len(read) != 1 or [str(one.target) for one in read[0].all_input_nodes] == [str(node.target)]
 
 
 class _Tracer(fx.Tracer):
@@ -51,22 +76,54 @@ def trace(model: nn.Module) -> Traced:
         UnsupportedError: `torch.fx` cannot trace it, with the reason.
     """
     graph = _graph(model)
+    graphs = [graph, *_other_graphs(model)]
+    calls = [_calls(one) for one in graphs]
     named = list(model.named_modules(remove_duplicate=False))
-    paths = Counter(id(one) for _, one in named)
-    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
-    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
-    once = (path for path, one in named if paths[id(one)] == 1 and calls[path] == 1 and path not in read)
-    return Traced(graph, dict(named), frozenset(once))
+    paths = Counter(id(one) for _, one in named) + held(model)
+    read = {str(node.target).rpartition(".")[0] for one in graphs for node in one.nodes if node.op == "get_attr"}
+    alone = {path for path, one in named if paths[id(one)] == 1} - read
+    again = {path for each in calls for path, nodes in each.items() if len(nodes) > 1}
+    return Traced(graph, dict(named), frozenset(alone & calls[0].keys() - again), tuple(calls[1:]))
 
 
-def _graph(model: nn.Module) -> fx.Graph:
-    """The graph of a network that is called on one input or, if it needs several, on those without a default."""
+def _calls(graph: fx.Graph) -> Calls:
+    found: Calls = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            found.setdefault(str(node.target), []).append(node)
+    return found
+
+
+def held(model: nn.Module) -> Counter[int]:
+    """How often plain attributes, lists, tuples and dicts of a network hold a module, by its ``id``.
+
+    A module that takes its place in the network does not reach them.
+    """
+
+    found, seen = Counter[int](), set[int]()
+    values = [value for one in model.modules() for name, value in vars(one).items() if name != "_modules"]
+    while values:
+        value = values.pop()
+        if isinstance(value, nn.Module):
+            found[id(value)] += 1
+        elif type(value) in (list, tuple, dict) and id(value) not in seen:
+            seen.add(id(value))
+            values += value.values() if isinstance(value, dict) else value
+    return found
+
+
+def _graph(model: nn.Module, given: dict[str, Any] | None = None) -> fx.Graph:
+    """The graph of a network that is called on one input or, if it needs several, on those without a default.
+
+    With ``given``, these arguments have values and all others are inputs.
+    """
+    concrete = _defaults(model) if given is None else given
     # Inside another module its arguments are those of a call, which can be traced where `*inputs` cannot.
     outer = nn.Sequential(model)
     try:
         with unchanged(model):
-            if len(_defaults(model)) + 1 < len(signature(model.forward).parameters):
-                return _Tracer().trace(model, _defaults(model))
+            if given is not None or len(concrete) + 1 < len(signature(model.forward).parameters):
+                return _Tracer().trace(model, concrete)
             graph = _Tracer().trace(outer)
     except Exception as error:  # the network's own code, run on symbols
         reason = (str(error).strip().splitlines() or [""])[0][:200]
@@ -77,6 +134,25 @@ def _graph(model: nn.Module) -> fx.Graph:
     return graph
 
 
+def _other_graphs(model: nn.Module) -> Iterator[fx.Graph]:
+    """Those in the other of training and evaluation mode, and of calls that give an optional argument a value."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        for module, training in modes.items():
+            module.training = not training
+        with suppress(UnsupportedError):
+            yield _graph(model)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    defaults = _defaults(model)
+    for name, value in defaults.items():
+        others = {other: one for other, one in defaults.items() if other != name}
+        if isinstance(value, bool) or value is None:
+            with suppress(UnsupportedError):
+                yield _graph(model, others if value is None else others | {name: not value})
+
+
 def _defaults(model: nn.Module) -> dict[str, Any]:
     """The arguments of a network that a call may leave out, with their values."""
     parameters = signature(model.forward).parameters
@@ -85,13 +161,41 @@ def _defaults(model: nn.Module) -> dict[str, Any]:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Put attributes and buffers back that a forward pass sets, which while tracing are symbols."""
+    """Put back what a forward pass sets, which while tracing are symbols: attributes, their items, and buffers.
+
+    Also the values of tensors that it writes to.
+    """
     before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    items = [(one, one.copy()) for _, attributes, _ in before for one in attributes.values() if type(one) in _ITEMS]
+    written = _Written()
     try:
-        yield
+        with written:
+            yield
     finally:
         for module, attributes, buffers in before:
             vars(module).clear()
             vars(module).update(attributes)
             module._buffers.clear()
             module._buffers.update(buffers)
+        for one, kept in items:
+            one.clear()
+            (one.extend if isinstance(one, list) else one.update)(kept)
+        with torch.no_grad():
+            for tensor, value in reversed(written.before):
+                tensor.copy_(value)
+
+
+class _Written(TorchDispatchMode):
+    """Keeps the values of tensors that operators write to, in the order of the operators."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.before: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | (kwargs or {})
+        for one in func._schema.arguments:
+            tensor = given.get(one.name)
+            if one.alias_info is not None and one.alias_info.is_write and isinstance(tensor, Tensor):
+                self.before.append((tensor, tensor.clone()))
+        return func(*args, **(kwargs or {}))

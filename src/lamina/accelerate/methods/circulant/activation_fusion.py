@@ -56,14 +56,15 @@ def fuse_activations(model: nn.Module, where: Where | None = None) -> None:
         where: ``where(name, activation)`` says which activations; all, if left out.
     """
     for path, writer, reader in beside_activations(model, where):
-        activation = input_activation_of(model.get_submodule(path))
+        module = model.get_submodule(path)
+        activation = input_activation_of(module)
         if reader is not None and _computes(reader[1], activation):
             layer, reader[1].input_activation = reader[0], activation
         elif writer is not None and activation == "relu":
             layer, writer[1].activation = writer[0], activation
         else:
             continue
-        put(model, path, FusedActivation(layer))
+        put(model, path, FusedActivation(layer).train(module.training))
 
 
 def beside_activations(model: nn.Module, where: Where | None = None) -> list[tuple[str, Named | None, Named | None]]:

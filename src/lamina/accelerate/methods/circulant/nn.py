@@ -357,6 +357,8 @@ def store_dense(layer: Any, dense: Any, matrix: Tensor) -> None:
     if layer.bias is not None:
         dense.bias.copy_(layer.bias)
     dense.train(layer.training)
+    for name, parameter in dense.named_parameters():
+        parameter.requires_grad_(getattr(layer, name).requires_grad)
 
 
 def _impl_repr(layer: Any) -> str:
@@ -383,7 +385,7 @@ def with_activations(dense: nn.Module, layer: Any) -> nn.Module:
     first = activation_before(layer)
     before = [] if first is None else [MODULES[first]()]
     after = [nn.ReLU()] * has_relu(layer)
-    return nn.Sequential(*before, dense, *after) if before or after else dense
+    return nn.Sequential(*before, dense, *after).train(layer.training) if before or after else dense
 
 
 def check_sizes(**sizes: int) -> None:

@@ -41,8 +41,9 @@ class _OnChip(nn.Module):
         if self.index is not None:
             sizes = read.shape[0], self._inputs(), *read.shape[2:]
             read = read.new_zeros(sizes).index_copy_(1, self.index, read)
-        dense.register_parameter("weight", nn.Parameter(read.clone()))
-        dense.register_parameter("bias", None if self.bias is None else nn.Parameter(self.bias.clone()))
+        for name, value in (("weight", read), ("bias", self.bias)):
+            trained = value is not None and getattr(self, name).requires_grad
+            dense.register_parameter(name, None if value is None else nn.Parameter(value.clone(), trained))
         return dense.train(self.training)
 
     def executed(self, phase: str) -> tuple[str, str]:

@@ -245,7 +245,7 @@ class BlockCirculantLSTM(Selectable, nn.Module):
         widths = dict(self._matrices())
         for name, values in self.named_parameters():
             matrix = name in widths
-            dense.get_parameter(name).copy_(
+            dense.get_parameter(name).requires_grad_(values.requires_grad).copy_(
                 dense_matrix(values, _GATES * self.hidden_size, _GATES * widths[name], _GATES) if matrix else values
             )
         dense.train(self.training)
