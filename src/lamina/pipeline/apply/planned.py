@@ -28,7 +28,10 @@ class Planned(nn.Module):
     planned: Plan
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tree_map(self._placed, (args, kwargs))
+        if not kwargs and all(isinstance(x, Tensor) for x in args):
+            args = tuple(map(self._placed, args))
+        else:  # takes as long as launching several kernels
+            args, kwargs = tree_map(self._placed, (args, kwargs))
         forward = super().forward  # torch.compile cannot trace super() between two context managers
         with self._autocast(args), self._compressed():
             return forward(*args, **kwargs)
