@@ -57,6 +57,18 @@ def test_one_graph_has_the_whole_step(training: bool, mode: str, monkeypatch: py
     assert found is model if mode == "graph" else found[0] is model
 
 
+def test_a_step_takes_inputs_as_users_have_them() -> None:
+    one, settings = subject(False), Settings("bf16", "nhwc", "eager")
+    model = one.at(one.dense, settings)
+    seen: list[torch.Tensor] = []
+    model.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    forward = one._callable(model, settings)
+    found = forward(torch.randn(4, 1, 28, 28))
+    one.step(model, settings)()
+    assert found.dtype is torch.bfloat16 and all(x.dtype is torch.bfloat16 for x in seen) and len(seen) == 2
+    assert one._callable(model, Settings("fp32", "nchw", "eager")) is model
+
+
 def test_memory_is_unknown_where_a_copy_cannot_run() -> None:
     class Failing(nn.Module):
         def __init__(self) -> None:

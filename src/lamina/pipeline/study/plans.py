@@ -31,7 +31,7 @@ from lamina.pipeline.study.fitted import fitted, keep_of
 from lamina.pipeline.study.folded import FOLDED
 from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.lossless import lossy
-from lamina.pipeline.study.subject import Subject
+from lamina.pipeline.study.subject import Placing, Subject
 from lamina.pipeline.watch import Watch
 from lamina.record.study import Metric, Settings
 from lamina.run.update import AUTOCAST
@@ -224,7 +224,7 @@ class Plans:
             some = islice(parts.ordered(part, subject.batch), ERROR_BATCHES)
             inputs = (run.moved(x, subject.device, torch.float32) for x, _ in some)
             reference = build.copied(subject.dense).eval()
-            return agreement(_Cast(deployed, precision), reference, inputs, subject.device)
+            return agreement(Placing(deployed, precision), reference, inputs, subject.device)
 
     def key(self, choice: Choice, repeat: int = 0) -> str:
         """A short name of a choice and the number of its training, for files and the journal."""
@@ -236,17 +236,6 @@ class Plans:
     @property
     def _fold(self) -> str:
         return f" {FOLD}" if folds(self.settings.method) else ""
-
-
-class _Cast(nn.Module):
-    """A network that takes float32 inputs, whatever the type of its weights."""
-
-    def __init__(self, model: nn.Module, precision: str) -> None:
-        super().__init__()
-        self.model, self.dtype = model, AUTOCAST.get(precision, torch.float32)
-
-    def forward(self, *inputs: torch.Tensor) -> object:
-        return self.model(*(one.to(self.dtype) if one.is_floating_point() else one for one in inputs))
 
 
 @contextmanager

@@ -94,7 +94,7 @@ class Subject:
         """A batch of calibration inputs at the settings."""
         precision = "fp32" if self.training else settings.precision
         x = run.moved(self.material.example(self.batch), self.device, build.DTYPES[precision])
-        return tuple(_laid(one, settings) for one in x) if isinstance(x, tuple) else _laid(x, settings)
+        return tuple(laid(one, settings.layout) for one in x) if isinstance(x, tuple) else laid(x, settings.layout)
 
     @contextmanager
     def context(self, settings: Settings) -> Iterator[None]:
@@ -110,7 +110,7 @@ class Subject:
         return torch.autocast(self.device.type, dtype) if dtype else nullcontext()
 
     def step(self, model: nn.Module, settings: Settings) -> Step:
-        """A step of a network that `at` made, in the mode of the settings.
+        """A step of a network that `at` made, in the mode of the settings, from float32 inputs that are NCHW.
 
         Raises:
             LaminaError: it cannot be captured as a CUDA graph.
@@ -118,7 +118,7 @@ class Subject:
         """
         if compresses(settings.method) and settings.mode != "eager":
             raise UnsupportedError(f"{COMPRESSED}: eager mode only, since compiled code saves activations itself")
-        x = self.inputs(settings)
+        x = self.inputs(replace(settings, precision="fp32", layout="nchw"))
         step = self._training_step(model, x, settings) if self.training else self._pass(model, x, settings)
         return forgetting(step) if settings.mode == "reduce-overhead" else step
 
@@ -167,6 +167,9 @@ class Subject:
         return step
 
     def _callable(self, model: nn.Module, settings: Settings) -> Any:
+        precision = "fp32" if self.training else settings.precision
+        if (precision, settings.layout) != ("fp32", "nchw"):
+            model = Placing(model, precision, settings.layout)
         return compiled(model, settings.mode) if settings.mode in COMPILED else model
 
     def _labels(self) -> Tensor:
@@ -235,5 +238,18 @@ class Subject:
         return parameters, None if peak.bytes is None else held + peak.bytes, measure.energy_j(self.device, step)
 
 
-def _laid(x: Tensor, settings: Settings) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last) if settings.layout == "nhwc" and x.dim() == 4 else x
+class Placing(nn.Module):
+    """A network in a precision and layout that takes inputs as a user has them, as one by a plan does."""
+
+    def __init__(self, model: nn.Module, precision: str, layout: str = "nchw") -> None:
+        super().__init__()
+        self.model, self.dtype, self.layout = model, build.DTYPES[precision], layout
+        self.train(model.training)
+
+    def forward(self, *inputs: Tensor) -> object:
+        return self.model(*(laid(x.to(self.dtype) if x.is_floating_point() else x, self.layout) for x in inputs))
+
+
+def laid(x: Tensor, layout: str) -> Tensor:
+    """An input in a memory layout, which only images have."""
+    return x.contiguous(memory_format=torch.channels_last) if layout == "nhwc" and x.dim() == 4 else x
