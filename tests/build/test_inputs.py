@@ -102,7 +102,16 @@ def test_passes_do_not_call_the_function_again() -> None:
     module = Made(make).adapt(Keywords())
     for _ in range(3):
         module(torch.ones(4, 5, dtype=torch.int64))
-    assert sizes == [1, 1]
+    assert sizes == [1]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_operations_of_the_function_are_no_layers(batch: int) -> None:
+    target = from_external("listed", lambda: External(Listed()), Made(listed))
+    module = target.make(None)
+    found = trace(module, *target.example(batch, None, "fp32", torch.device("cpu"), "nchw", 0)[0])
+    assert not {call.name for call in found.calls} & {"rand", "tensor"}
+    assert {layer.name for layer in target.resolve(batch)} == {call.name for call in found.calls}
 
 
 class Spectral(nn.Module):

@@ -1,6 +1,7 @@
 """Targets: a network is traced in the dtype of its parameters, and trained in float32."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor, nn
 
 from lamina.build import Target, from_external
 from lamina.build.models.external import External
+from lamina.errors import UsageError
+from lamina.spec import Input
 
 
 class Casts(nn.Module):
@@ -40,6 +43,7 @@ OWN = [
     pytest.param(lambda: plain(torch.bfloat16), id="bfloat16"),
     pytest.param(lambda: plain(torch.float16, buffer=True), id="float16 with a buffer"),
 ]
+TOKENS = Input(shape=(16,))
 CASTS = [pytest.param(lambda: Casts(True), id="mixed"), pytest.param(lambda: Casts(False), id="bfloat16")]
 
 
@@ -69,3 +73,9 @@ def test_networks_that_cast_or_are_in_float32_stay_as_they_are(make: Callable[[]
     notes: list[str] = []
     network = target(make).in_float32(None, notes.append)
     assert [one.dtype for one in network.parameters()] == [one.dtype for one in make().parameters()] and not notes
+
+
+@pytest.mark.parametrize("size", [{"x": (16,)}, (-16,), (0,), 16, ("16",), TOKENS, [TOKENS, 99]])
+def test_what_is_no_shape_is_refused(size: Any) -> None:
+    with pytest.raises(UsageError, match="input_size: expected sizes of at least 1"):
+        from_external("own", lambda: External(nn.Linear(16, 4)), size)

@@ -68,6 +68,7 @@ def test_a_run_of_another_machine(store, tmp_path, pack):
         (b"", "got neither"), (b"hello", "got neither"), (b"\xff\xfe\x00", "no text"), (b"NVR\0...", "--import FILE"),
         (b"{}", "got other JSON"), (b"[1, 2", "expected complete JSON"), (b"[" * 100_000, "recursion limit"),
         (b'{"traceEvents": 3}', "got other JSON"), (b'{"traceEvents": []}', "expected kernels, got none"),
+        (b'[{"run": "a", "layer": "fc", "phase": "forward", "median_us": 1.0}]', "export the run with --format trace"),
         (b'{"format": 2, "run": 3}', "expected a run as lamina exports it"), (b"\x1f\x8b123", "gzip"),
         (gzip.compress(b"x" * 1000, mtime=0)[:-12], "gzip"),
         (lzma.compress(b"x" * 1000)[:-12], "xz"), (b"==PROF== x\n", "expected a table"),

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lamina import pipeline
+from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
 from lamina.build import Target, from_external
 from lamina.build.inputs import Made
@@ -18,6 +19,8 @@ from lamina.pipeline.sparsity import sparsity
 from lamina.run import Progress
 from lamina.run.checkpoint import load, save
 from lamina.spec import Input, Method
+from lamina.spec.plan import Plan
+from lamina.spec.plan_file import write_plan
 from lamina.spec.training import Training
 from lamina.store import Store
 
@@ -47,6 +50,37 @@ def test_a_converted_network_trains_and_the_run_says_by_what(store: Store, data:
     converted, ran = this.remarks[-2:]
     assert converted.startswith(f"{impl}: ") and converted.endswith(" of 5 layers converted") and ran.startswith("ran ")
     assert {type(layer) for layer in trained.modules()} - {type(layer) for layer in find("lenet5")[0].make(2).modules()}
+
+
+@pytest.mark.parametrize("impl", ["circulant[block_size=4]", Circulant(4)])
+def test_a_method_may_be_written_or_a_configuration(store: Store, data: str, impl: object) -> None:
+    pipeline.train(find("lenet5")[0], data, SETTINGS.model_copy(update={"epochs": 1}), store, impl=impl)
+    assert store.runs()[0].config["impl"] == "circulant[block_size=4]"
+
+
+def test_paths_may_be_text(store: Store, tmp_path: Path) -> None:
+    path, page = str(tmp_path / "last.safetensors"), str(tmp_path / "report.html")
+    write_plan(Plan(network="net", goal="train", batch=4), tmp_path / "plan.toml")
+    target, _ = find(nn.Linear(8, 4), input_size=(8,))
+    pipeline.train(target, "synthetic", Training(epochs=1), store, checkpoint=path, plan=str(tmp_path / "plan.toml"))
+    assert Path(path).is_file() and pipeline.report(store, "latest", page) == Path(page)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"mode": "grph"}, "mode 'grph' is unknown: did you mean 'graph'"),
+        ({"layout": "nhcw"}, "layout 'nhcw' is unknown: did you mean 'nhwc'"),
+        ({"parallel": "fsdpp"}, "parallel 'fsdpp' is unknown: did you mean 'fsdp'"),
+        ({"impl": "circulnt"}, "'circulnt' is unknown: did you mean 'circulant'"),
+        ({"plan": 3}, "plan: expected a Plan or a path, got 3"),
+        ({"checkpoint": 3}, "checkpoint: expected a path, got 3"),
+    ],
+)
+def test_unknown_options_are_refused(store: Store, option: dict[str, Any], message: str) -> None:
+    target, _ = find(nn.Linear(8, 4), input_size=(8,))
+    with pytest.raises(UsageError, match=message):
+        pipeline.train(target, "synthetic", SETTINGS, store, **option)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it is computed in TF32")

@@ -41,6 +41,17 @@ def configuration(method: Method) -> Any:
     return kind(**{name: _parsed(value) for name, value in method.options})
 
 
+def as_method(given: Any) -> Method:
+    """The method of what may be one, its written form, or a configuration.
+
+    Raises:
+        UsageError: it is none of these, or the method is unknown.
+    """
+    if isinstance(given, str):
+        return Method.parse(given)
+    return given if isinstance(given, Method) else method_of(given)
+
+
 def known_options(impl: str) -> Method:
     """An implementation without what its configuration does not have, such as a tile or an observed density.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter
 from typing import Any
@@ -20,7 +20,7 @@ from lamina.spec import Input
 Arrange = Callable[[Sequence[Any]], tuple[Sequence[Any], Mapping[str, Any]]]
 """From the tensors of a call to its arguments and keyword arguments."""
 
-_TENSOR = object()
+_TENSOR = Tensor  # in place of each: a class, which copies of a template share
 
 
 @dataclass(frozen=True)
@@ -32,23 +32,26 @@ class Made:
     """
 
     function: Callable[[int], Any]
+    _templates: dict[int, tuple[list[Any], Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Leaves and structure by batch size, from `tensors`: a forward pass, which may be traced, makes none."""
 
     def tensors(self, batch: int) -> list[Tensor]:
         """The tensors of a call."""
-        return [leaf for leaf in self._leaves(batch)[0] if isinstance(leaf, Tensor)]
+        leaves, structure = self._leaves(batch)
+        template = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._templates.setdefault(batch, (template, structure))
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     def adapt(self, module: nn.Module) -> nn.Module:
         """The network, called with these tensors alone."""
         one = len(self.tensors(1))
-        templates: dict[int, tuple[list[Any], Any]] = {}  # the function may take longer than the network
 
         def arrange(tensors: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
             # Where a list has an entry for each sample, the number of tensors is a multiple of that of one sample.
             batch = max(1, len(tensors) // max(1, one))
-            if batch not in templates:
-                leaves, structure = self._leaves(batch)
-                templates[batch] = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves], structure
-            leaves, structure = templates[batch]
+            if batch not in self._templates:
+                self.tensors(batch)
+            leaves, structure = self._templates[batch]
             given = iter(tensors)
             values = [next(given) if leaf is _TENSOR else leaf for leaf in leaves]
             args, kwargs = tree_unflatten(values, structure)

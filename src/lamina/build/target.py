@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from numbers import Integral
 from typing import cast
 
 import torch
@@ -231,8 +232,9 @@ def from_external(
         shape: the shape of a sample, or the inputs, or what makes them, if the package does not define them.
 
     Raises:
-        UsageError: the input shape is unknown.
+        UsageError: the input shape is unknown, or no shape.
     """
+    _require_sample(shape)
     found = load()
     remarks = (COMPILED,) if is_compiled(found.module) else ()
     load = partial(_eager, load)
@@ -262,6 +264,17 @@ def from_external(
         raise UsageError(f"{name}: its input shape is unknown; set it, such as {known}")
     source = (Input(shape=tuple(shape)),)
     return Target(name, source, lambda classes: load().module, classes=found.classes, remarks=remarks)
+
+
+def _require_sample(shape: object) -> None:
+    """Refuse what describes no sample: neither sizes of at least 1, nor inputs."""
+    if shape is None or isinstance(shape, Made):
+        return
+    if not isinstance(shape, Sequence) or not (
+        all(isinstance(size, Integral) and int(size) > 0 for size in shape)
+        or all(isinstance(one, Input) for one in shape)
+    ):
+        raise UsageError(f"input_size: expected sizes of at least 1, such as (3, 224, 224), or Inputs, got {shape!r}")
 
 
 def _eager(load: Callable[[], External]) -> External:

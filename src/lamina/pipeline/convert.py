@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -17,7 +18,7 @@ from lamina import accelerate, build, measure
 from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where, require_convertible
 from lamina.accelerate.methods.circulant.activation_fusion import FusedActivation, fuse_activations
-from lamina.accelerate.registry import method_of
+from lamina.accelerate.registry import as_method
 from lamina.accelerate.select import MIN_SPEEDUP, SHORT_US, Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
 from lamina.accelerate.select.whole import twin
@@ -46,8 +47,9 @@ UNSTEADY_SPEEDUP = 1.1
 overhead changes by as much between two compilations of one network."""
 
 LAUNCHED_SPEEDUP = 1.05
-"""Dense over converted that a step needs where Python launches its kernels, in ``eager`` and ``compiled`` mode: launch
-overhead changes by as much with what else the host runs, and the two may differ in how much of a step it is."""
+"""Dense over converted that a layer or a step needs where Python launches its kernels, in ``eager`` and ``compiled``
+mode: launch overhead changes by as much with what else the host runs, and the two may differ in how much of a step it
+is."""
 
 
 def convert(
@@ -68,8 +70,8 @@ def convert(
     With ``select="measure"``, every layer that the method can replace is timed as it stands and in each of the method's
     implementations, on the inputs that reach it when ``example`` goes through the model: its forward pass, and in
     training the gradients of its weights and inputs. A layer keeps its dense module unless an implementation is faster
-    by more than the spread of the times. The model keeps them all unless its whole step is faster, by 5 % where Python
-    launches its kernels, with every layer that was selected or with those that save the most. Move the model to its
+    by more than the spread of the times, and by 5 % where Python launches its kernels. The model keeps them all unless
+    its whole step is faster, by as much, with every layer that was selected or with those that save the most. Move the model to its
     device, type and memory layout first, and call this under ``torch.autocast`` if the model will run so.
     Circulant layers compute a `torch.nn.ReLU` beside them in their kernels, and an identity replaces it, where
     `torch.fx` can trace the model: one that alone reads their output, or whose output they alone read.
@@ -113,6 +115,7 @@ def convert(
     methods = _methods(config)
     require_convertible(model)
     _require_known(mode)
+    _require_usable(where, training, cache, progress, limit_s)
     if select == "model" and any(isinstance(one, Method) for one in methods):
         raise UsageError("select='model': there is no cost model for convolution algorithms; use select='measure'")
     training = model.training if training is None else training
@@ -157,12 +160,11 @@ def _methods(config: object) -> list[object]:
     """
     found: list[object] = []
     for one in config if isinstance(config, list | tuple) else [config]:
-        method = Method.parse(one) if isinstance(one, str) else one
-        if isinstance(method, Method):
+        method = as_method(one)
+        if isinstance(one, str | Method):
             build.require_algorithm(method)
             found.append(method if method.algorithm else accelerate.configuration(method))
         else:
-            method_of(one)  # before any layer is replaced
             found.append(one)
     if not found:
         raise UsageError("config: expected a method's configuration such as Circulant(block_size=64), got none")
@@ -228,7 +230,7 @@ def selector(
     """
     folder = None if cache is None else Path(cache)
     time = timer(device, mode, rounds, limit_s, twice=twice)
-    least = LAUNCHED_SPEEDUP if twice and device.type == "cuda" and mode not in REPLAYED else MIN_SPEEDUP
+    least = LAUNCHED_SPEEDUP if device.type == "cuda" and mode not in REPLAYED else MIN_SPEEDUP
     unsteady = UNSTEADY_SPEEDUP if twice and mode == "reduce-overhead" else None
     return Selector(time, Cache(folder, provenance(device)), mode, training, least, short_speedup=unsteady)
 
@@ -327,6 +329,18 @@ def prepare_replay(device: torch.device, *, wait: bool = True) -> None:
         from lamina.accelerate.runtime.replay.extension import extension
 
         wait_for_extension() if wait else extension()
+
+
+def _require_usable(where: object, training: object, cache: object, progress: object, limit_s: object) -> None:
+    for name, function in (("where", where), ("progress", progress)):
+        if function is not None and not callable(function):
+            raise UsageError(f"{name}: expected a function, got {function!r}")
+    if not isinstance(training, bool | None):
+        raise UsageError(f"training: expected True, False or None, got {training!r}")
+    if not isinstance(limit_s, int | float) or not limit_s >= 0:  # nor NaN
+        raise UsageError(f"limit_s: expected a number of seconds of at least 0, got {limit_s!r}")
+    if not isinstance(cache, str | os.PathLike | None) or (cache is not None and Path(cache).is_file()):
+        raise UsageError(f"cache: expected a folder, got {cache!r}")
 
 
 def _require_known(mode: Mode) -> None:

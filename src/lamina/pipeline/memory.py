@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from lamina import build, run
+from lamina.accelerate.common.choices import check_choice
 from lamina.build import Target
+from lamina.build.network import DTYPES
+from lamina.errors import UsageError
 from lamina.spec import Phase
 
 
@@ -22,16 +25,24 @@ class Memory:
     live_bytes: int
 
 
-def memory(target: Target, batch: int, phases: Sequence[Phase], precision: str) -> Memory:
+def memory(target: Target, batch: int, phases: Sequence[Phase | str], precision: str) -> Memory:
     """Plan the arena of a network without computing anything.
 
     Tenants are ``layer`` for a layer's result and ``d(layer)`` for the gradient with respect to it.
+
+    Raises:
+        UsageError: a phase or the precision is unknown, or the batch is no whole number of at least 1.
     """
+    for phase in phases:
+        check_choice("phase", phase, tuple(Phase))
+    check_choice("precision", precision, DTYPES)
+    if not isinstance(batch, int) or batch < 1:
+        raise UsageError(f"batch: expected a whole number of at least 1, got {batch!r}")
     with torch.device("meta"):
         module = build.to_precision(target.make(None), precision, torch.device("meta"), "nchw")
         inputs = target.empty(batch, precision)
     trace = build.trace(module, *inputs)
-    plan = run.memory_plan(trace, backward=any(phase is not Phase.FORWARD for phase in phases))
+    plan = run.memory_plan(trace, backward=any(phase != Phase.FORWARD for phase in phases))
     makers = {number: call.name for call in trace.calls for number in call.outputs}
     tenants: list[list[tuple[int, str]]] = [[] for _ in plan.chunks]
     for buffer in plan.buffers:

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from lamina import accelerate, measure, run
+from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.registry import as_method
 from lamina.build import Target
 from lamina.build.data import batches, steps
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.apply import Applied, replaced_by
 from lamina.pipeline.converted import Converted
+from lamina.pipeline.deft.recipe_files import path_of
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.updates import compressing, refusal, updates_in
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Epoch
 from lamina.spec import Method
-from lamina.spec.plan import Plan, PlanMode
-from lamina.spec.plan_file import plan_text
+from lamina.spec.plan import MODES, Plan, PlanMode
+from lamina.spec.plan_file import plan_text, read_plan
 from lamina.spec.training import Training
 from lamina.spec.whole_method import COMPRESSED, DENSE, FOLD, compresses, without
 from lamina.spec.workload import Layout
@@ -37,12 +41,12 @@ def train(
     settings: Training,
     store: Store,
     *,
-    impl: Method = Method(),  # noqa: B008  (frozen)
-    plan: Plan | None = None,
+    impl: object = Method(),
+    plan: Plan | str | os.PathLike[str] | None = None,
     mode: PlanMode | None = None,
     layout: Layout | None = None,
     device: str = "cpu",
-    checkpoint: Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     parallel: run.Parallel = "ddp",
     command: str = "",
@@ -57,9 +61,9 @@ def train(
     In a process group (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records. The
     run's notes then hold the bytes and the time of each epoch's exchange of gradients, but for ``parallel="fsdp"``.
 
-    ``impl`` converts the network before training: every layer that it supports. ``plan`` converts each layer by its
-    method in a plan of `study`. The run's config names either, and its notes say which layers were replaced and why not
-    the others.
+    ``impl`` converts the network before training: every layer that it supports. It is a method, its written form or its
+    configuration. ``plan``, or the file of one, converts each layer by its method in a plan of `study`. The run's
+    config names either, and its notes say which layers were replaced and why not the others.
 
     ``mode`` is that of the updates: ``eager``, ``compiled`` and ``reduce-overhead`` by ``torch.compile``, ``graph``,
     each update as one CUDA graph, or ``compiled-graph``, one of compiled code. ``layout="nhwc"`` trains in
@@ -67,10 +71,20 @@ def train(
     Evaluation is in eager mode.
 
     Raises:
-        UsageError: the dataset does not match the network, ``impl`` supports none of its layers, or the mode does not
-            run here.
+        UsageError: an option is unknown, the dataset does not match the network, ``impl`` supports none of its layers,
+            or the mode does not run here.
         LaminaError: a training step failed.
     """
+    check_choice("parallel", parallel, get_args(run.Parallel))
+    if mode is not None:
+        check_choice("mode", mode, MODES)
+    if layout is not None:
+        check_choice("layout", layout, get_args(Layout))
+    method = as_method(impl)
+    if not isinstance(plan, Plan | None):
+        plan = read_plan(path_of("plan", plan, "a Plan or a path"))
+    if checkpoint is not None:
+        checkpoint = path_of("checkpoint", checkpoint)
     rank, world = run.rank_and_world()
     if settings.batch % world:
         raise UsageError(f"expected a batch divisible by {world} processes, got {settings.batch}")
@@ -83,7 +97,7 @@ def train(
     torch.manual_seed(settings.seed)
     notes: list[str] = []
     network = target.in_float32(len(train_set.classes), notes.append)
-    converted = None if impl == Method() else convert(network, target, impl, settings.seed)
+    converted = None if method == Method() else convert(network, target, method, settings.seed)
     planned: Applied | None = None
     if plan is not None:
         network, planned = replaced_by(network, plan)
@@ -154,7 +168,7 @@ def train(
             exchange.take()
         return network
 
-    more = {"data": data} if converted is None else {"data": data, "impl": str(impl)}
+    more = {"data": data} if converted is None else {"data": data, "impl": str(method)}
     if plan is not None:
         more["plan"] = plan_text(plan)
     more |= {
@@ -166,7 +180,7 @@ def train(
     stopwatch = measure.Stopwatch()
     with closing(store, this.id) as remarks:
         if converted is not None:
-            remarks.append(f"{impl}: {len(converted.layers)} of {converted.weighted} layers converted")
+            remarks.append(f"{method}: {len(converted.layers)} of {converted.weighted} layers converted")
             watch(remarks[-1])
         if planned is not None:
             refused = "; ".join(f"{name}: {reason}" for name, reason in planned.refused.items())

@@ -77,7 +77,7 @@ class Trial:
 
     Attributes:
         layer: its name in the network.
-        kind: its type with its sizes, such as ``Linear(784, 512)``.
+        kind: its type with its sizes, such as ``Linear(in_features=784, out_features=512, bias=True)``.
         impl: the implementation, such as ``circulant[block_size=64]``; ``dense`` is the user's own layer.
         settings: of the network around it.
         timing: of the layer's step (forward, and in training backward); ``None`` if it did not run.

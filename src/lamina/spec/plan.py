@@ -48,10 +48,10 @@ class Step(_Strict):
 class PlannedLayer(_Strict):
     """One layer.
 
-    ``type`` is the class with its sizes, such as ``Linear(784, 512)``, to check a model against; ``method`` is
-    ``dense`` or what replaces the layer, such as ``circulant[block_size=64,impl=kernel]``. Layers that are replaced
-    together carry the method at the first one, and ``with`` names the others. ``density`` is the fraction of the inputs
-    that is not zero.
+    ``type`` is the class with its sizes as a module prints itself, to check a model against:
+    ``Linear(in_features=784, out_features=512, bias=True)``. ``method`` is ``dense`` or what replaces the layer, such
+    as ``circulant[block_size=64,impl=kernel]``. Layers that are replaced together carry the method at the first one,
+    and ``with`` names the others. ``density`` is the fraction of the inputs that is not zero.
     """
 
     name: str

@@ -229,3 +229,12 @@ def test_compiled_models_and_what_is_no_module_are_refused() -> None:
     assert [*compiled.state_dict()] == before
     with pytest.raises(UsageError, match=r"model: expected a torch\.nn\.Module, got function"):
         lamina.apply(lambda x: x, plan)  # type: ignore[arg-type]
+
+
+def test_what_is_no_plan_is_refused() -> None:
+    with pytest.raises(UsageError, match="plan: expected a Plan or a path, got None"):
+        lamina.apply(net(), None)  # type: ignore[arg-type]
+
+
+def test_the_documented_type_of_a_layer_is_one_that_fits() -> None:
+    assert f"``{describe_type(nn.Linear(784, 512))}``" in str(PlannedLayer.__doc__)

@@ -1,7 +1,9 @@
 """A front as one model: it switches between networks, and keeps to the limits that it is given."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,3 +71,9 @@ def test_a_study_without_a_front_says_so(folder: Path) -> None:
         file.unlink()
     with pytest.raises(UsageError, match="lamina study --front"):
         lamina.load_front(folder, net())
+
+
+@pytest.mark.parametrize("load", [lamina.load, lamina.load_front])
+def test_what_is_no_path_is_refused(load: Callable[[Any], object]) -> None:
+    with pytest.raises(UsageError, match="path: expected a path, got None"):
+        load(None)

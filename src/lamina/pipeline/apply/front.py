@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import copy
 import os
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from lamina.errors import UsageError
-from lamina.pipeline.deft.recipe_files import RECIPE, load
+from lamina.pipeline.deft.recipe_files import RECIPE, load, path_of
 from lamina.spec.plan import Alternative
 from lamina.spec.plan_file import read_plan
 
@@ -80,7 +79,7 @@ def load_front(
     Raises:
         UsageError: the folder holds no front, or its files are damaged.
     """
-    folder = Path(path)
+    folder = path_of("path", path)
     plan = read_plan(folder)
     found = [
         (point, load(folder / FRONT / str(index), copy.deepcopy(network), device))

@@ -23,7 +23,7 @@ from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply.planned import run_by
 from lamina.pipeline.deft.composition import folded
-from lamina.pipeline.deft.recipe_files import WEIGHTS, digest, load
+from lamina.pipeline.deft.recipe_files import WEIGHTS, digest, load, path_of
 from lamina.pipeline.graphed import graphed
 from lamina.record.wording import listed
 from lamina.spec import Method
@@ -68,7 +68,8 @@ def apply(
         The model.
 
     Raises:
-        UsageError: the file is no plan, nothing of it fits the model, or with ``strict`` anything does not fit.
+        UsageError: ``plan`` is neither a plan nor the path of one, nothing of it fits the model, or with ``strict``
+            anything does not fit.
 
     Warns:
         PlanMismatch: for what does not fit.
@@ -77,7 +78,7 @@ def apply(
 
         model = lamina.apply(model, "alexnet-study/plan.toml")
     """
-    source = None if isinstance(plan, Plan) else Path(plan)
+    source = None if isinstance(plan, Plan) else path_of("plan", plan, "a Plan or a path")
     found, done = applied(model, plan if isinstance(plan, Plan) else read_plan(plan), example, source)
     faults = [f"{name}: {reason}" for name, reason in done.refused.items()]
     if strict and faults:

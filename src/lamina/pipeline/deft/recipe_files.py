@@ -122,6 +122,17 @@ def save(
             draft.unlink(missing_ok=True)
 
 
+def path_of(name: str, given: object, expected: str = "a path") -> Path:
+    """A path that may be given as text.
+
+    Raises:
+        UsageError: it is neither; with the ``name`` of the argument and what was ``expected``.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise UsageError(f"{name}: expected {expected}, got {given!r}")
+    return Path(given)
+
+
 def load(
     path: str | os.PathLike[str], network: nn.Module | None = None, device: torch.device | str = "cpu"
 ) -> nn.Module:
@@ -135,7 +146,7 @@ def load(
     Raises:
         UsageError: the files are missing, damaged, of an unknown version, or do not fit each other.
     """
-    folder = Path(path)
+    folder = path_of("path", path)
     folder = folder.parent if folder.name == RECIPE else folder
     recipe = read_recipe(folder)
     tensors = _weights(folder / WEIGHTS)

@@ -163,6 +163,14 @@ def test_frozen_layers_stay_frozen_and_others_train() -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
+def test_layers_without_inputs_or_outputs_are_skipped() -> None:
+    layers = {"a": nn.Linear(0, 8), "b": nn.Conv2d(0, 8, 3), "c": nn.Linear(8, 0)}
+    _, record = convert(nn.ModuleDict(layers), Eliminated())
+    reasons = {one.layer: one.refusal for one in record.skipped}
+    assert reasons == dict.fromkeys("ab", "it has zero inputs") | {"c": "it has zero outputs"}
+
+
 @pytest.mark.parametrize("normed", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
 def test_a_weight_that_is_computed_is_refused(normed: Any) -> None:
     refused, plain = cell.refusal(normed(nn.Linear(6, 4))), cell.refusal(nn.Linear(6, 4))

@@ -103,13 +103,19 @@ def test_a_point_is_chosen_by_what_is_asked() -> None:
     assert all(p.accuracy <= fast.accuracy for p in found.front if found.dense.latency / p.latency >= 1.5)
     with pytest.raises(UsageError, match="drop of at most 0.1 at a speedup of at least 5"):
         choose(found.front, found.dense, max_accuracy_drop=0.1, target_speedup=5)
+    with pytest.raises(UsageError, match=r"expected a drop of at most -1; the front has drops of .*: raise the drop$"):
+        choose(found.front, found.dense, max_accuracy_drop=-1)
+    with pytest.raises(UsageError, match="target_speedup: expected a number above 0, got 0"):
+        choose(found.front, found.dense, target_speedup=0)
     with pytest.raises(UsageError, match="got neither"):
         choose(found.front, found.dense)
 
 
 def test_a_journal_is_plain_and_of_one_search(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
-    search({"a": [0.5]}, accuracy, latency, journal=path, subject={"seed": 1})
+    search({"a": [0.5]}, accuracy, latency, journal=str(path), subject={"seed": 1})
+    with pytest.raises(UsageError, match="journal: expected a path, got 3"):
+        search({"a": [0.5]}, accuracy, latency, journal=3)  # type: ignore[arg-type]
     document = json.loads(path.read_text())
     assert document["subject"] == {"layers": {"a": [0.5]}, "seed": 1}
     assert document["answers"]['{"a": 0.5}'] == {"accuracy": 89.5, "latency": 6.0}

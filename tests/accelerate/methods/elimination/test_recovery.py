@@ -15,6 +15,7 @@ from lamina.accelerate.methods.elimination import convert as cell
 from lamina.accelerate.methods.elimination.config import By, Recovery
 from lamina.errors import UsageError
 
+FITTED = Eliminated(keep=0.5, recovery="least_squares")
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(12, 5), (60, 12)),
     "without bias": (lambda: nn.Linear(12, 5, bias=False), (60, 12)),
@@ -124,6 +125,7 @@ def test_a_whole_network_gets_nearer_and_is_written_down() -> None:
         ours, record = recovery.eliminate(copy.deepcopy(model), config, [(x[:32],), (x[32:],)])
         errors[name] = error(ours, model, x)
         assert f"recovery={name}" in record.method and len(record.replaced) == 3
+        assert {layer.method for layer in record.layers} == {record.method}
     assert errors["least_squares"] < min(errors["none"], errors["scale"])
 
 
@@ -133,6 +135,20 @@ def test_inputs_that_never_vary_do_no_harm() -> None:
     x[:, 3:] = 0
     layer: Any = recovery.eliminate(copy.deepcopy(dense), Eliminated(keep=0.7, recovery="least_squares"), [x])[0]
     assert layer.weight.isfinite().all() and layer.weight.abs().max() < 100
+
+
+@pytest.mark.parametrize(
+    ("config", "batches", "message"),
+    [
+        (FITTED, None, "batches: expected inputs of the model, each a tensor or a tuple, got None"),
+        (FITTED, [torch.zeros(3, 3)], "the model does not take calibration batch 1: RuntimeError: mat1 and mat2"),
+        (FITTED, [(torch.zeros(8, 4), torch.zeros(8))], "the model does not take calibration batch 1: TypeError"),
+        (Eliminated, [torch.zeros(8, 4)], "config: expected a configuration such as"),
+    ],
+)
+def test_wrong_arguments_are_told(config: Any, batches: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        recovery.eliminate(nn.Sequential(nn.Linear(4, 4)), config, batches)
 
 
 def test_faults_are_told() -> None:

@@ -1,6 +1,7 @@
 """Tuning keeps the fastest tile, by whatever clock it is given."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +99,13 @@ def test_a_network_computes_each_layer_by_the_fastest_implementation() -> None:
     torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
     with pytest.warns(DeprecationWarning, match="tune"), pytest.raises(UsageError, match="got ReLU"):
         fastest(nn.ReLU(), x, lambda call: 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning")
+def test_the_snippet_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[4] / "docs/capabilities/elimination.md").read_text(encoding="utf-8")
+    (snippet,) = (text for text in page.split("```") if "tuning import" in text)
+    layer = EliminatedLinear.from_dense(nn.Linear(8, 6), [0, 2, 5])
+    given = {"layer": layer, "model": nn.Sequential(layer), "x": torch.randn(3, 8), "timer": lambda call: 1.0}
+    exec(snippet.removeprefix("python"), given)  # what the page says
+    assert {*given["chosen"]} == {"0"}  # type: ignore[attr-defined]

@@ -45,11 +45,17 @@ def refusal(module: nn.Module) -> str | None:
         if next(module.parameters(recurse=False), None) is None:
             return f"{kind} has no weights"
         return f"{kind} is none of Linear, Conv1d, Conv2d, LSTM"
-    if not isinstance(module, nn.LSTM) and "weight" not in dict(module.named_parameters(recurse=False)):
+    if isinstance(module, nn.LSTM):
+        return None
+    weight = dict(module.named_parameters(recurse=False)).get("weight")
+    if weight is None:
         return "its weight is computed by a hook, such as that of torch.nn.utils.weight_norm"
     if getattr(module, "groups", 1) > 1:
         return f"it has {module.groups} groups, none of which reads all input channels"
-    if isinstance(module, nn.Linear) and module.out_features < 2:
+    outputs, inputs = weight.shape[:2]
+    if not outputs or not inputs:
+        return f"it has zero {'outputs' if inputs else 'inputs'}"
+    if isinstance(module, nn.Linear) and outputs < 2:
         return "it has one output: synapse vectors of one weight have no correlation"
     return None
 

@@ -68,18 +68,27 @@ def choose(
         target_speedup: at least 1.
 
     Raises:
-        UsageError: neither limit is given, or no point is within them; the message lists the front.
+        UsageError: neither limit is given, the speedup is not positive, or no point is within them; the message lists
+            the front.
     """
     if max_accuracy_drop is None and target_speedup is None:
         raise UsageError("expected max_accuracy_drop or target_speedup, got neither")
+    if target_speedup is not None and not target_speedup > 0:
+        raise UsageError(f"target_speedup: expected a number above 0, got {target_speedup}")
     lowest = -math.inf if max_accuracy_drop is None else dense.accuracy - max_accuracy_drop
     slowest = math.inf if target_speedup is None else dense.latency / target_speedup
     fit = [point for point in points if point.accuracy >= lowest and point.latency <= slowest]
     if not fit:
         drops = ", ".join(f"{dense.accuracy - p.accuracy:g} for {dense.latency / p.latency:.3g}x" for p in points)
+        asked, advice = [], []
+        if max_accuracy_drop is not None:
+            asked.append(f"a drop of at most {max_accuracy_drop}")
+            advice.append("raise the drop")
+        if target_speedup is not None:
+            asked.append(f"a speedup of at least {target_speedup}")
+            advice.append("lower the target")
         raise UsageError(
-            f"expected a drop of at most {max_accuracy_drop} at a speedup of at least {target_speedup}; "
-            f"the front has drops of {drops or 'nothing'}: raise the drop, or lower the target"
+            f"expected {' at '.join(asked)}; the front has drops of {drops or 'nothing'}: {', or '.join(advice)}"
         )
     if target_speedup is not None:
         return max(fit, key=lambda point: (point.accuracy, -point.latency))
@@ -159,7 +168,7 @@ def search(
     accuracy: Measure,
     latency: Measure,
     *,
-    journal: Path | None = None,
+    journal: str | os.PathLike[str] | None = None,
     subject: Mapping[str, Any] | None = None,
     max_accuracy_drop: float = math.inf,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -176,10 +185,14 @@ def search(
         progress: is called before each choice with the number of choices so far, and the most that there can be.
 
     Raises:
-        UsageError: a keep ratio is out of range, a measurement is not finite, or the journal is of another search.
+        UsageError: a keep ratio is out of range, a measurement is not finite, or the journal is no path or of another
+            search.
     """
+    if not isinstance(journal, str | os.PathLike | None):
+        raise UsageError(f"journal: expected a path, got {journal!r}")
     steps = {name: _sorted_ratios(name, ratios) for name, ratios in layers.items()}
-    book = Journal(journal, {"layers": {name: list(ratios) for name, ratios in steps.items()}, **(subject or {})})
+    path = None if journal is None else Path(journal)
+    book = Journal(path, {"layers": {name: list(ratios) for name, ratios in steps.items()}, **(subject or {})})
     base = dict.fromkeys(steps, 1.0)
     most, done = 1 + 2 * sum(map(len, steps.values())), itertools.count()
 

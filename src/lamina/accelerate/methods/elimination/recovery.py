@@ -154,8 +154,11 @@ def eliminate(
         ridge: of `least_squares`.
 
     Raises:
-        UsageError: a fitted recovery has no data, or an input is not finite.
+        UsageError: ``config`` is no `Eliminated`, a fitted recovery has no data, the model does not take a batch, or an
+            input is not finite.
     """
+    if not isinstance(config, Eliminated):
+        raise UsageError(f"config: expected a configuration such as Eliminated(keep=0.5), got {config!r}")
     if config.recovery not in FITTED:
         return convert(model, config, where)
     layers = {
@@ -172,7 +175,8 @@ def eliminate(
                 "pass more, or exclude the layer with where="
             )
         recover(model.get_submodule(entry.layer), layers[entry.layer], seen[entry.layer], config, ridge)
-    return model, replace(record, method=record.method.replace("recovery=none", f"recovery={config.recovery}"))
+    written = record.method.replace("recovery=none", f"recovery={config.recovery}")
+    return model, replace(record, method=written, layers=tuple(replace(one, method=written) for one in record.layers))
 
 
 @torch.no_grad()
@@ -222,12 +226,18 @@ def observe(
         most: positions of a batch to sample, evenly spread; all by default.
 
     Raises:
-        UsageError: there is no batch.
+        UsageError: there is no batch, or the model does not take one.
     """
+    if not isinstance(batches, Iterable):
+        raise UsageError(f"batches: expected inputs of the model, each a tensor or a tuple, got {batches!r}")
     seen: dict[str, Moments] = {}
     with _watching(layers, seen, most), torch.compiler.set_stance("force_eager"):  # which runs every hook
         for number, batch in enumerate(batches, 1):
-            model(*batch) if isinstance(batch, tuple) else model(batch)
+            try:
+                model(*batch) if isinstance(batch, tuple) else model(batch)
+            except (TypeError, RuntimeError, ValueError, IndexError) as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise UsageError(f"batches: the model does not take calibration batch {number}: {reason}") from error
             for name in (name for name, moments in seen.items() if not bool(moments.total.isfinite().all())):
                 raise UsageError(f"{name}: expected finite inputs, got NaN or infinity in calibration batch {number}")
     if not seen:
