@@ -19,7 +19,7 @@ ISA_TESTS := tests/pipeline/deft/test_composition.py tests/build/convolution \
   tests/accelerate/methods/activation_sparsity/test_ops.py tests/accelerate/methods/activation_sparsity/row_union \
   tests/accelerate/methods/activation_sparsity/ellpack/test_format.py tests/accelerate/common/split_fp16/test_ops.py \
   tests/accelerate/common/split_fp16/test_convolution.py tests/accelerate/methods/weight_only/test_formats.py \
-  tests/simulate/fission_unit tests/simulate/workloads
+  tests/simulate/fission_unit tests/simulate/workloads --ignore=tests/run/test_processes.py
 
 .PHONY: help setup demo test test-isa test-isa-sse test-isa-avx2 test-gpu bench-gpu lint types docs lock clean
 .DEFAULT_GOAL := help

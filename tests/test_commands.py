@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from lamina.cli import app
+from lamina.pipeline.described import meaning
 from lamina.spec import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -26,8 +28,8 @@ def commands(text: str) -> list[str]:
     return [line for line in found if not line.endswith("--help")]
 
 
-def parse(line: str) -> None:
-    """Read a command line as the shell and lamina would, and do nothing.
+def parse(line: str) -> dict[str, Any]:
+    """The arguments and options of a command line, as the shell and lamina read it; none where it is only named.
 
     Raises:
         typer's usage errors, for a command or an option that there is not.
@@ -38,8 +40,7 @@ def parse(line: str) -> None:
     while words and hasattr(command, "resolve_command"):
         context = command.make_context("lamina", words, parent=context)
         _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
-    if words:  # else it was only named
-        command.make_context("lamina", words, parent=context)
+    return command.make_context("lamina", words, parent=context).params if words else {}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -70,7 +71,18 @@ def test_the_help_of_every_command_has_an_example_that_it_understands(name: str)
     assert examples
     for line in examples:
         assert line.startswith(f"lamina {name}")
-        parse(line)
+        given = parse(line)
+        named = given.get("spec") or given.get("network") or []
+        for network in [named] if isinstance(named, str) else named:
+            meaning(network)  # raises an error for an unknown one
+
+
+def test_help_shows_brackets_as_they_are_typed() -> None:
+    helped = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"})
+    assert "pip install 'lamina[server]'" in " ".join(helped.stdout.split())
+    texts = [text for each in LEAVES.values() for text in (each.help, *(str(it.help or "") for it in each.params))]
+    eaten = re.compile(r"(?<!\\)\[(?!/?bold\])[a-z/@#]")  # as rich finds its tags
+    assert [text for text in texts if eaten.search(text)] == []
 
 
 @pytest.mark.parametrize("name", LEAVES)

@@ -23,6 +23,7 @@ def lamina(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_repetitions: Non
 
     roofs = Roofs("test", "2026-01-01", 1, {"torch": "0"}, 10.0, 8.0, {"fp32": 100.0}, 5.0, 5.0)
     monkeypatch.setattr(measure, "roofs", lambda device, cache_dir, refresh=False: roofs)
+    (tmp_path / "lamina.db").touch()  # an empty database: commands that read refuse a named file that is not there
     monkeypatch.setenv("LAMINA_DB", str(tmp_path / "lamina.db"))
     monkeypatch.setenv("LAMINA_CACHE_DIR", str(tmp_path / "cache"))
     runner = CliRunner()

@@ -49,7 +49,7 @@ def test_wrong_settings_are_refused(lamina: Lamina) -> None:
         (("--set", "search=blind"), "search = 'blind'"),
         (("--masks", "none.npz"), "none.npz"),
         (("--density", "nan"), "density"),
-        (("--layer", "features.1"), "features.1"),
+        (("--layer", "features.1"), "--layer: 'features.1' is none of the convolutions"),
     ):
         result = lamina(*RUN, *wrong)
         assert result.exit_code == 2 and message in result.stderr, (wrong, result.output)

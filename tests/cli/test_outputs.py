@@ -43,15 +43,27 @@ def test_an_output_is_checked_before_the_work(
         assert not store.runs()
 
 
-def test_what_can_be_written_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_be_written_passes_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options.writable("--output", None)
     options.writable("--output", tmp_path, folder=True)
     options.writable("--output", tmp_path / "new" / "folder", folder=True)
     options.writable("--report", tmp_path / "new" / "x.html")
     options.writable("--report", Path(os.devnull))
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(UsageError, match=r"--report: no permission to write in .*"):
+    assert not [*tmp_path.iterdir()]
+
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(options, "TemporaryFile", refuse)
+    with pytest.raises(UsageError, match=r"--report: cannot write in .* \(Permission denied\): name another file"):
         options.writable("--report", tmp_path / "x.html")
+
+
+@pytest.mark.skipif(not Path("/proc/version").exists(), reason="a file system that nobody may write to")
+@pytest.mark.parametrize("path", ["/proc/x.html", "/proc/none/x.html", "/proc/version"])
+def test_a_place_that_refuses_even_root_is_found_at_once(path: str) -> None:
+    with pytest.raises(UsageError, match="--report: cannot write .*/proc"):
+        options.writable("--report", Path(path))
 
 
 def test_a_table_goes_to_stdout_only(lamina: Lamina, tmp_path: Path) -> None:

@@ -32,6 +32,24 @@ def test_runs_show_folds_and_hides_but_in_full(lamina: Lamina) -> None:
     assert lamina("runs", "show", "long", "--format", "csv").stdout.count("\n") == 394
 
 
+def test_nothing_is_cut_in_a_pipe(lamina: Lamina) -> None:
+    name = "blocks." * 50
+    fill("wide", [replace(row, layer=f"{name}{place}") for place, row in enumerate(bench()) if row.timing])
+    shown = lamina("runs", "show", "wide").stdout
+    assert "…" not in shown and f"{name}0 " in shown and " µs" in shown
+    assert [line for line in shown.splitlines() if line.endswith(" ")] == []
+
+
+def test_a_list_of_runs_fits_the_terminal(lamina: Lamina, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.cli.printing.width", lambda: 80)
+    with open_store(os.environ["LAMINA_DB"]) as store:
+        started = "2026-01-15T09:02:10+00:00"
+        store.begin(replace(report_run("interrupted"), id="a" * 12, verb="profile", target="n" * 60, started=started))
+    shown = lamina("runs", "ls").stdout
+    assert "a" * 12 in shown and "profile" in shown and "interrupted" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 @pytest.mark.parametrize("command", [("bench",), ("profile",), ("explain",), ("runs", "show")])
 def test_each_command_has_the_option(lamina: Lamina, command: tuple[str, ...]) -> None:
     assert "--all" in lamina(*command, "--help").stdout

@@ -130,5 +130,18 @@ def test_a_run_shows_what_it_holds_whatever_its_verb(lamina: Lamina, tmp_path: P
     assert nothing.exit_code == 0 and nothing.stdout == "" and "holds nothing" in nothing.stderr
 
 
+def test_a_run_without_layers_is_exported_whole_only(lamina: Lamina, tmp_path: Path) -> None:
+    with open_store(tmp_path / "lamina.db") as store:
+        store.begin(Run("abc", "simulate", "net", "lamina simulate run net", "2026-01-02", "f", {}, {"device": "x"}))
+        store.add_simulation("abc", SimRun("conv1", "gemm[8,8,8]", "tiny", {}, 2000, {}))
+    output = tmp_path / "new" / "run"
+    for form in ("csv", "json", "parquet"):
+        refused = lamina("runs", "export", "abc", "--format", form, "-o", str(output))
+        assert refused.exit_code == 2 and "run abc (simulate) has simulated kernels" in refused.stderr
+        assert "lamina runs show abc" in refused.stderr and "--format trace" in refused.stderr
+    assert not output.parent.exists()
+    assert json.loads(lamina("runs", "export", "abc", "--format", "trace").stdout)["run"]["id"] == "abc"
+
+
 def test_the_title_holds_the_settings_that_all_rows_share(profiled: Lamina) -> None:
     assert "mlp, dense tf32 nchw batch 2, on x (run 20260102-abc)" in profiled("runs", "show").stdout

@@ -15,14 +15,16 @@ def test_it_names_the_address_and_ends_with_ctrl_c(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Server, "serve_forever", interrupted)
-    done = lamina("serve", "--store", str(tmp_path / "none.db"), "--port", "0")
+    monkeypatch.delenv("LAMINA_DB")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    done = lamina("serve", "--port", "0")
     assert done.exit_code == 130 and "is shown at http://127.0.0.1:" in done.stderr
-    assert not (tmp_path / "none.db").exists()
+    assert not (tmp_path / "data").exists()
 
 
-def test_wrong_words_exit_two(lamina: Lamina, tmp_path: Path) -> None:
+def test_wrong_words_exit_two(lamina: Lamina) -> None:
     assert lamina("serve", "--port", "70000").exit_code == 2
-    taken = lamina("serve", "--store", str(tmp_path / "none.db"), "--host", "203.0.113.1", "--port", "0")
+    taken = lamina("serve", "--store", ":memory:", "--host", "203.0.113.1", "--port", "0")
     assert taken.exit_code == 2 and "cannot be had" in taken.stderr
 
 

@@ -125,7 +125,8 @@ def test_a_layer_without_a_result_exits_one_with_its_reason(lamina: Lamina) -> N
 
 def test_wrong_words_exit_two(lamina: Lamina) -> None:
     for words, message in (
-        (("--layer", "features.9"), "none of the convolutions"),
+        (("--layer", "features.9"), "--layer: 'features.9' is none of the convolutions"),
+        (("--set", "layer=features.9"), "--set: layer = 'features.9' is none of the convolutions"),
         (("--set", "device.l2.bytes=3"), "device: l2.bytes = 3"),
         (("--set", "kernal=shipped"), "did you mean 'kernel'"),
         (("--set", "kernel"), "expected KEY=VALUE"),

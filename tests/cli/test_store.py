@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lamina.cli import app
+from lamina.cli import app, options
 from lamina.record import Run
 from lamina.store import open_store
 
@@ -80,9 +80,49 @@ def test_migrating_names_the_schema(source: Path) -> None:
 
 
 def test_reading_makes_no_file(tmp_path: Path) -> None:
-    path = tmp_path / "none.db"
-    listed = RUNNER.invoke(app, ["runs", "ls", "--store", str(path)])
-    assert listed.exit_code == 0 and not path.exists()
+    default = {"LAMINA_DB": "", "XDG_DATA_HOME": str(tmp_path)}
+    for words in (["runs", "ls"], ["sweep", "status"]):
+        listed = RUNNER.invoke(app, words, env=default)
+        assert listed.exit_code == (2 if words[0] == "sweep" else 0) and not [*tmp_path.iterdir()]
+
+
+READING = (
+    *(("runs", "ls"), ("runs", "show"), ("runs", "export"), ("runs", "sql", "SELECT 1"), ("runs", "diff", "a", "b")),
+    *(("runs", "rm", "a"), ("report",), ("explain",), ("compare", "a", "b"), ("serve",), ("sweep", "status")),
+)
+"""Commands that read a database."""
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_a_named_file_that_is_not_there_or_a_folder_is_refused(words: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "typo.db"
+    for text in (str(path), f"sqlite:///{path}"):
+        named = RUNNER.invoke(app, [*words, "--store", text])
+        assert named.exit_code == 2 and f"--store: {path} does not exist" in named.output
+    found = RUNNER.invoke(app, [*words], env={"LAMINA_DB": str(path)})
+    assert found.exit_code == 2 and f"LAMINA_DB: {path} does not exist" in found.output
+    folder = RUNNER.invoke(app, [*words, "--store", str(tmp_path)])
+    assert folder.exit_code == 2 and "expected a database file, got a folder; name a file in it" in folder.output
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("words", [["check"], ["migrate"], ["merge", "--into", "x.db"]], ids=" ".join)
+def test_a_folder_is_no_database(words: list[str], tmp_path: Path) -> None:
+    found = RUNNER.invoke(app, ["store", *words, str(tmp_path)])
+    assert found.exit_code == 2 and f"{tmp_path}: expected a database file, got a folder" in found.output
+
+
+def test_the_other_database_exists_too(source: Path) -> None:
+    here = ["--store", str(source)]
+    compared = RUNNER.invoke(app, ["compare", "abc", "abc", *here, "--other-store", "typo.db"])
+    assert compared.exit_code == 2 and "--other-store: typo.db does not exist" in compared.output
+    reported = RUNNER.invoke(app, ["report", "abc", *here, "--against", "abc", "--against-store", "typo.db"])
+    assert reported.exit_code == 2 and "--against-store: typo.db does not exist" in reported.output
+
+
+def test_memory_and_a_server_are_no_files() -> None:
+    for url in (":memory:", "sqlite://", "postgresql://me@host/name"):
+        assert options.stored_url(url) == url
 
 
 def test_a_grant_needs_roles(source: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from tests.cli.conftest import Lamina
 from typer.testing import CliRunner, Result
 
 from lamina.cli.sweep import memory_bytes, sweep
+from lamina.cli.sweep_cells import VERBS, command_of
+from lamina.pipeline.sweep.stored import CellRun
+from lamina.record import Run
+from lamina.store import open_store
 
 GRID = """
 [base]
@@ -129,6 +134,22 @@ def test_cells_of_a_verb_are_run_shown_and_found_again(swept: Sweep, lamina: Lam
     assert again.exit_code == 0 and "1 of 1 cells were stored before" in again.stderr
     assert "grid (run" in (shown := lamina("sweep", "status", "grid")).stdout and "1 done, 0 failed" in shown.stdout
     assert lamina("sweep", "status", "--format", "csv").stdout.startswith("model,device,phase")
+
+
+def test_no_setting_is_hidden_by_an_outcome(lamina: Lamina, tmp_path: Path) -> None:
+    limits = {"a": 0.25, "b": 0.125}
+    sweep = Run("sweep", "sweep", "grid", "lamina sweep g.toml", "2026-01-02", "f", {"keys": [*limits]}, {})
+    with open_store(tmp_path / "lamina.db") as store:
+        store.begin(sweep)
+        for key, seconds in limits.items():
+            cell = {"key": key, "settings": {"seconds": seconds}, "state": "done", "seconds": 9.0}
+            store.begin(replace(sweep, id=key, verb="bench", config={"sweep": cell}))
+    cells = json.loads(lamina("sweep", "status", "--format", "json").stdout)["cells"]
+    assert [(cell["seconds"], cell["cell_seconds"]) for cell in cells] == [(0.25, 9.0), (0.125, 9.0)]
+    table = lamina("sweep", "status").stdout
+    assert "seconds" in table and "0.25" in table and "0.125" in table and "9.0 s" in table
+    outcomes = CellRun("key", {}, "done").to_dict()
+    assert [verb for verb in VERBS if command_of(verb, "grid").options.keys() & outcomes] == []
 
 
 def test_a_dry_run_counts_cells(swept: Sweep) -> None:

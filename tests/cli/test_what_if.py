@@ -21,6 +21,7 @@ def test_programs_get_every_column(lamina: Lamina) -> None:
     result = lamina("what-if", *QUICK, "--change", "channels_last", "--no-check", "--format", "json")
     (step,) = [row for row in json.loads(result.stdout) if row["phase"] == "step"]
     assert step["change"] == "channels_last" and step["after_median_us"] > 0
+    assert "rows of a CPU have none" in step["rule"]
     assert step["measured_gain"] == pytest.approx(step["before_median_us"] / step["after_median_us"] - 1)
     result = lamina("what-if", *QUICK, "--change", "cuda-graph", "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(result.stdout))

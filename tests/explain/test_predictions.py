@@ -73,7 +73,14 @@ def test_channels_last_removes_conversions() -> None:
     assert predict_channels_last(rows, kernels, [], H200).us == pytest.approx(95.0)
     assert predict_channels_last([*rows, whole(150.0, rows)], kernels, [], H200).us == pytest.approx(125.0)
     none = predict_channels_last(rows, [], [], H200)
-    assert none.us is None and "kernels" in none.rule
+    assert none.us is None and "kernels" in none.rule and "profile" in none.rule
+
+
+def test_a_cpu_has_no_kernels_and_no_counters_to_profile() -> None:
+    rows = [replace(it, timing=replace(it.timing, clock="cpu", l2="-")) for it in layer()[0] if it.timing]
+    for predict in (predict_channels_last, predict_cuda_graph, predict_l1_bypass):
+        found = predict(rows, [], [], None)
+        assert found.us is None and "a CPU have none" in found.rule and "profile" not in found.rule
 
 
 def test_precision_follows_operations_and_bytes() -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from tests.report.records import ROOFS, profile, run, timed
+from tests.report.test_study import STUDY
 
 from lamina.errors import UsageError
 from lamina.explain import findings, paragraphs
 from lamina.measure.counters import derived
-from lamina.pipeline.reports import Other, draw, material, read, write
+from lamina.pipeline.reports import Other, draw, material, read, summary, write
 from lamina.record import Coverage, WhatIf
 from lamina.report.figures import FIGURES, STEP
 from lamina.store import Store, open_store
@@ -129,6 +130,15 @@ def test_a_run_with_nothing_to_report_is_refused(store: Store, tmp_path: Path) -
     with pytest.raises(UsageError, match="swept.*no layers, epochs or what-ifs.*lamina runs show swept"):
         write(store, "swept", tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_the_latest_summary_is_that_of_the_latest_study(store: Store) -> None:
+    with pytest.raises(UsageError, match="run first .*expected a study that has ended, one of 'lamina runs ls --verb"):
+        summary(store, "latest")
+    store.begin(replace(run(), id="study", verb="study", started="2026-01-15T10:00:00+00:00"))
+    store.add_study("study", STUDY)
+    store.begin(replace(run(), id="explained", verb="bench", started="2026-01-15T11:00:00+00:00"))
+    assert summary(store, "latest") == summary(store, "study")
 
 
 def test_collection_goes_on_afterwards(store: Store, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_paths_may_be_text(store: Store, tmp_path: Path) -> None:
     write_plan(Plan(network="net", goal="train", batch=4), tmp_path / "plan.toml")
     target, _ = find(nn.Linear(8, 4), input_size=(8,))
     pipeline.train(target, "synthetic", Training(epochs=1), store, checkpoint=path, plan=str(tmp_path / "plan.toml"))
-    assert Path(path).is_file() and pipeline.report(store, "latest", page) == Path(page)  # type: ignore[arg-type]
+    assert Path(path).is_file() and pipeline.report(store, "latest", page) == Path(page)
 
 
 @pytest.mark.parametrize(

@@ -25,4 +25,5 @@ def test_wide_characters_count_twice() -> None:
 
 def test_one_reason_is_said_once() -> None:
     named = [(f"conv{place}", "failed: x") for place in range(8)] + [("fc", "failed: y")]
+    named *= 2  # such as for each batch size
     assert reasons(named) == ["conv0, conv1, conv2, conv3, conv4, conv5 and 2 more failed: x", "fc failed: y"]

@@ -90,7 +90,7 @@ def compaction_engine(
     check_networks([network], [], input_size)
     hierarchy()
     from lamina.cli import printing
-    from lamina.pipeline.simulate import compaction, simulate
+    from lamina.pipeline.simulate import Planner, compaction, simulate
     from lamina.simulate.compaction_engine.attribution import NEEDED
     from lamina.simulate.compaction_engine.unit import CONTROLS, Control
     from lamina.simulate.grid import value_of
@@ -108,9 +108,10 @@ def compaction_engine(
     if plan and density is not None:
         raise UsageError("--plan and --density: both set the density of inputs; omit one")
     found = options.whole_plan(plan)
+    planner = Planner("--layer" if layer else "")
     layers = {
         name: dict(zip(each, planned(list(each.values()), found), strict=True))
-        for name, each in compaction.plan(by_batch(chosen, found), layer or [], wanted).items()
+        for name, each in compaction.plan(by_batch(chosen, found), layer or [], wanted, planner).items()
     }
     jobs = [job for each in layers.values() for job in each.values()]
     with open_store(options.store_url(store)) as database:

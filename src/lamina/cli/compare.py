@@ -89,9 +89,9 @@ def compare(
     if len(batches) > 2:
         raise UsageError(f"--batch-size: expected one or two batch sizes, got {batch_size!r}")
     with ExitStack() as opened:
-        ours = theirs = opened.enter_context(open_store(options.store_url(store), read_only=True))
+        ours = theirs = opened.enter_context(open_store(options.stored_url(store), read_only=True))
         if other_store:
-            theirs = opened.enter_context(open_store(options.store_url(other_store), read_only=True))
+            theirs = opened.enter_context(open_store(options.stored_url(other_store, "--other-store"), read_only=True))
         a, b = look_up(ours, first, batches[0]), look_up(theirs, second, batches[-1])
     if level == "layer":
         _by_layer(a, b, layer, per_item, form, every, max_slowdown)

@@ -47,7 +47,7 @@ def explain(
     from lamina.store import open_store
 
     (form,) = options.choices("--format", format_, FORMATS)
-    with open_store(options.store_url(store), read_only=True) as database:
+    with open_store(options.stored_url(store), read_only=True) as database:
         done = explained(database, run, layer)
     if form == "json":
         typer.echo(json.dumps(_document(done), indent=1))

@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -282,19 +283,27 @@ def dataset(text: str) -> str:
 def writable(option: str, path: Path | None, folder: bool = False) -> None:
     """Refuse a file, or a folder, that cannot be written, before the work whose results it is for.
 
+    Nothing is left behind: neither a file nor a folder.
+
     Raises:
-        UsageError: it is of the other kind, below a file, or not permitted.
+        UsageError: it is of the other kind, below a file, or the operating system refuses it.
     """
     if path is None:
         return
-    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    there = next(one for one in (path, *path.absolute().parents) if os.path.exists(one))
+    kind, other = ("folder", "file") if folder else ("file", "folder")
     if there == path and there.is_dir() != folder:
-        kinds = ("file", "folder") if folder else ("folder", "file")
-        raise UsageError(f"{option}: {path} is a {kinds[0]}: name a {kinds[1]}")
+        raise UsageError(f"{option}: {path} is a {other}: name a {kind}")
     if there != path and not there.is_dir():
         raise UsageError(f"{option}: {path} cannot be made, since {there} is a file")
-    if not os.access(there, os.W_OK):
-        raise UsageError(f"{option}: no permission to write {path if there == path else f'in {there}'}")
+    try:
+        if there.is_dir():
+            TemporaryFile(dir=there).close()  # permissions do not suffice: /proc refuses even root
+        elif there.is_file():  # opening a pipe would wait for its reader
+            there.open("ab").close()
+    except OSError as error:
+        what = path if there == path else f"in {there}"
+        raise UsageError(f"{option}: cannot write {what} ({error.strerror}): name another {kind}") from error
 
 
 def counts(option: str, text: str) -> list[int]:
@@ -392,16 +401,43 @@ def pairs(items: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def store_url(text: str) -> str:
+def store_url(text: str, option: str = "--store") -> str:
     """The database of ``--store``, or the one file in the user's data folder.
 
     Raises:
-        UsageError: a URL of SQLite has a host, which is a path after two slashes.
+        UsageError: a URL of SQLite has a host, which is a path after two slashes; or the path is a folder.
     """
     scheme, _, rest = text.partition("://")
     if scheme == "sqlite" and rest and not rest.startswith("/"):
-        raise UsageError(f"--store: expected {rest}, or sqlite:///{rest} with three slashes, got {text}")
-    return text or str(_folder("XDG_DATA_HOME", ".local/share") / "lamina.db")
+        raise UsageError(f"{option}: expected {rest}, or sqlite:///{rest} with three slashes, got {text}")
+    url = text or str(_folder("XDG_DATA_HOME", ".local/share") / "lamina.db")
+    file = _database_file(url)
+    if file is not None and os.path.isdir(file):
+        raise UsageError(f"{option}: {file}: expected a database file, got a folder; name a file in it")
+    return url
+
+
+def stored_url(text: str, option: str = "--store") -> str:
+    """The database of ``--store`` for a command that reads; the default one may not exist yet.
+
+    Raises:
+        UsageError: as :func:`store_url`, or the file that was named does not exist.
+    """
+    url = store_url(text, option)
+    file = _database_file(text)
+    if file is not None and not file.exists():
+        named = "LAMINA_DB" if text == os.environ.get("LAMINA_DB") else option
+        raise UsageError(
+            f"{named}: {file} does not exist: name another database, or make this one with a command that measures, "
+            "such as 'lamina bench'"
+        )
+    return url
+
+
+def _database_file(text: str) -> Path | None:
+    """The file of a path or URL of a database; ``None`` for PostgreSQL, memory and no text."""
+    path = text.removeprefix("sqlite:///").partition("?")[0] if text.startswith("sqlite:") else text
+    return Path(path) if path not in ("", ":memory:") and "://" not in path else None
 
 
 def cache_folder() -> Path:

@@ -17,15 +17,21 @@ if TYPE_CHECKING:
     from lamina.spec import ResolvedLayer
     from lamina.store import Store
 
-WIDE = 240
-"""Columns of a table that goes to a file or a pipe."""
+WIDE = 1 << 20
+"""Characters of a line in a file or a pipe: more than any table has."""
 
 
 def show(*tables: Table) -> None:
-    """Print tables, at full width where the output is not a terminal."""
-    console = Console(width=width() or WIDE)
+    """Print tables to fit the terminal. In a file or a pipe, nothing is cut, and no line ends in blanks."""
+    terminal = width()
+    console = Console(width=terminal or WIDE)
     for one in tables:
-        console.print(one)
+        if terminal:
+            console.print(one)
+            continue
+        with console.capture() as printed:
+            console.print(one)
+        sys.stdout.write("\n".join(line.rstrip(" ") for line in printed.get().split("\n")))
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], form: str) -> None:

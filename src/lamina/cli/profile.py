@@ -83,7 +83,7 @@ def profile(
 
         lamina profile alexnet --impl circulant\\[block_size=64] --layer 'classifier.*' --device cuda
 
-        lamina profile gpt-block --inference --counters full --report gpt.html
+        lamina profile gpt2_block --inference --counters full --report gpt.html
     """
     input_size = options.inputs(input_size, input_, input_fn)
     from lamina.spec import Phase

@@ -76,8 +76,11 @@ def report(
     if against_store and not against:
         raise UsageError("--against-store is where the run of --against is, but no such run was named")
     with ExitStack() as opened:
-        database = opened.enter_context(open_store(options.store_url(store), read_only=True))
-        theirs = opened.enter_context(open_store(against_store, read_only=True)) if against_store else database
+        database = opened.enter_context(open_store(options.stored_url(store), read_only=True))
+        theirs = database
+        if against_store:
+            url = options.stored_url(against_store, "--against-store")
+            theirs = opened.enter_context(open_store(url, read_only=True))
         other = reports.Other(theirs, against) if against else None
         if summary:
             typer.echo(reports.summary(database, run), nl=False)

@@ -45,12 +45,12 @@ def list_runs(
     from lamina.store import open_store
 
     (form,) = options.choices("--format", format_, options.FORMATS)
-    with open_store(options.store_url(store), read_only=True) as database:
+    with open_store(options.stored_url(store), read_only=True) as database:
         found = database.runs(limit, verb or None)
         if verb and not found and (known := database.verbs()):
             raise UsageError(f"--verb: {database.place} has no run of {verb!r}: {nearest(verb, known)}")
         if form == "table":
-            printing.show(runs_table(found, f"runs in {database.place}"))
+            printing.show(runs_table(found, f"runs in {database.place}", printing.width()))
         else:
             printing.show_list([_facts(run) for run in found], form)
 
@@ -91,7 +91,7 @@ def show_run(
     options.choices("--format", format_, options.FORMATS)
     if layer and not kernels:
         raise UsageError("--layer: expected --kernels beside it")
-    with open_store(options.store_url(store), read_only=True) as database:
+    with open_store(options.stored_url(store), read_only=True) as database:
         this = database.run(run)
         if kernels:
             known = {row.layer for row in database.layers(this.id)}
@@ -134,10 +134,10 @@ def diff(
     from lamina.report.table import diff_table
     from lamina.store import open_store
 
-    with open_store(options.store_url(store), read_only=True) as database:
+    with open_store(options.stored_url(store), read_only=True) as database:
         a, b = look_up(database, first), look_up(database, second)
     first, second = (f"{side.run.target} {side.run.id}" for side in (a, b))
-    printing.show(diff_table(compare_layers(a, b), first, second))
+    printing.show(diff_table(compare_layers(a, b), first, second, width=printing.width()))
 
 
 @app.command("export")
@@ -159,20 +159,26 @@ def export(
 
         lamina runs export latest --format parquet --output run.parquet
     """
+    from lamina.cli.shown import contents
     from lamina.store import flatten, open_store, to_csv, to_json, to_parquet, write_document
 
     (form,) = options.choices("--format", format_, ("csv", "json", "parquet", "trace"))
     options.writable("--output", output)
-    with open_store(options.store_url(store), read_only=True) as database:
+    with open_store(options.stored_url(store), read_only=True) as database:
         this = database.run(run)
-        if output is not None:
-            output.parent.mkdir(parents=True, exist_ok=True)
-        if form == "trace":
-            document = database.export_run(this.id)
-            write_document(document, output) if output else typer.echo(json.dumps(document, indent=1))
-            return
-        rows = flatten(this, database.layers(this.id))
-    if form == "parquet":
+        document = database.export_run(this.id) if form == "trace" else None
+        rows = [] if document else flatten(this, database.layers(this.id))
+        if not (document or rows) and (holds := contents(database, this.id)):
+            raise UsageError(
+                f"--format {form}: expected a run with layers, run {this.id} ({this.verb}) has {', '.join(holds)}: "
+                f"'lamina {'report' if 'a study' in holds else 'runs show'} {this.id}' shows them, --format trace "
+                "exports everything"
+            )
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    if document is not None:
+        write_document(document, output) if output else typer.echo(json.dumps(document, indent=1))
+    elif form == "parquet":
         if output is None:
             raise UsageError("--format parquet needs --output FILE")
         to_parquet(rows, output)
@@ -253,7 +259,7 @@ def sql(
     """
     from lamina.store import open_store
 
-    with open_store(options.store_url(store), read_only=True) as database:
+    with open_store(options.stored_url(store), read_only=True) as database:
         columns, rows = database.query(query)
     table = csv.writer(sys.stdout)
     table.writerow(columns)
@@ -271,7 +277,7 @@ def remove(run: RunArgument, store: options.StoreOption = "") -> None:
     """
     from lamina.store import open_store
 
-    with open_store(options.store_url(store)) as database:
+    with open_store(options.stored_url(store)) as database:
         this = database.run(run)
         database.delete(this.id)
         typer.echo(f"deleted {this.id} ({this.target})", err=True)

@@ -22,7 +22,7 @@ def serve(
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 for any that is free.")] = PORT,
     browser: Annotated[bool, typer.Option("--open", help="Open a browser.")] = False,
     tables: Annotated[
-        bool, typer.Option("--tables", help="Browse the tables by Datasette instead: pip install 'lamina[server]'.")
+        bool, typer.Option("--tables", help="Browse the tables by Datasette instead: pip install 'lamina\\[server]'.")
     ] = False,
 ) -> None:
     """Show runs and their reports in a browser, until Ctrl-C.
@@ -39,8 +39,8 @@ def serve(
     from lamina.store import open_store
 
     if tables:
-        raise typer.Exit(_datasette(options.store_url(store), host, port))
-    with open_store(options.store_url(store), read_only=True) as database, Server(database, host, port) as server:
+        raise typer.Exit(_datasette(options.stored_url(store), host, port))
+    with open_store(options.stored_url(store), read_only=True) as database, Server(database, host, port) as server:
         typer.echo(f"{database.place} is shown at {server.url} until Ctrl-C", err=True)
         if browser:
             typer.launch(server.url)

@@ -26,7 +26,7 @@ def show_all(database: Store, this: Run, form: str, every: bool = True) -> None:
     epochs, changes = database.epochs(this.id), database.what_ifs(this.id)
     simulated, observed = database.simulations(this.id), database.sparsities(this.id)
     if epochs and form == "table":
-        printing.show(epochs_table(epochs, f"{this.target}: training (run {this.id})"))
+        printing.show(epochs_table(epochs, f"{this.target}: training (run {this.id})", printing.width()))
         for remark in this.remarks:
             typer.echo(remark)
     if changes:
@@ -44,6 +44,18 @@ def show_all(database: Store, this: Run, form: str, every: bool = True) -> None:
     elif not (epochs or changes or simulated or observed):
         reason = f": {'; '.join(this.remarks)}" if this.remarks else ""
         typer.echo(f"run {this.id} ({this.verb} of {this.target}, {this.status}) holds nothing{reason}", err=True)
+
+
+def contents(database: Store, run_id: str) -> list[str]:
+    """What a run holds besides layers."""
+    kinds = {
+        "epochs": database.epochs,
+        "what-ifs": database.what_ifs,
+        "simulated kernels": database.simulations,
+        "observed sparsity": database.sparsities,
+        "a study": database.study,
+    }
+    return [kind for kind, found in kinds.items() if found(run_id)]
 
 
 def _flat(one: SimRun) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def simulate_layers(
 
     (form,) = options.choices("--format", format_, options.FORMATS)
     chosen = by_batch(settings, plan) | {key: value_of(value) for key, value in options.pairs(set_).items()}
-    planner = Planner()
+    planner = Planner("--layer" if layers else "")
     named = [chosen | {"layer": one} for one in layers] or [chosen]
     jobs = list({job.key: job for each in named for job in planned(planner.jobs(each), plan)}.values())
     with open_store(options.store_url(store)) as database:

@@ -35,7 +35,7 @@ def check(store: StoreArgument = "") -> None:
     from lamina.store import open_store
     from lamina.store.checked import faults
 
-    with open_store(options.store_url(_existing(store)), read_only=True) as database:
+    with open_store(_existing(store), read_only=True) as database:
         found = list(faults(database))
         for fault in found:
             typer.echo(fault)
@@ -57,7 +57,7 @@ def migrate(store: StoreArgument = "") -> None:
     from lamina.store import open_store
     from lamina.store.migrate import HEAD
 
-    with open_store(options.store_url(_existing(store))) as database:
+    with open_store(_existing(store)) as database:
         typer.echo(f"{database.place}: schema {HEAD}")
 
 
@@ -110,6 +110,7 @@ def merge(
     from lamina.store import open_store
     from lamina.store.merge import merge as merged
 
+    options.store_url(into, "--into")
     for store in (*sources, *([into] if dry_run else [])):
         _existing(store)
     differ = 0
@@ -131,9 +132,10 @@ def merge(
 
 
 def _existing(store: str) -> str:
-    """Refuse a file that is not there: opening it would make it."""
+    """The database of an argument. Refuse a file that is not there: opening it would make it."""
     from pathlib import Path
 
+    url = options.store_url(store, "STORE")
     if store and "://" not in store and not Path(store).is_file():
         raise UsageError(f"{store}: expected a trace database, got no file")
-    return store
+    return url

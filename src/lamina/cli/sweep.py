@@ -87,7 +87,7 @@ def sweep(
         require_drawable(figure)
         options.writable("--figure", figure)
     if grid == "status":
-        show_status(options.store_url(store), run or "latest", form)
+        show_status(options.stored_url(store), run or "latest", form)
         return
     if run:
         raise UsageError(f"expected one grid, got {grid!r} and {run!r}")

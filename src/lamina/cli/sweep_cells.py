@@ -79,7 +79,7 @@ def show_status(store: str, run: str, form: str) -> None:
     from lamina.pipeline.sweep.stored import status
     from lamina.store import open_store
 
-    with open_store(store) as database:
+    with open_store(store, read_only=True) as database:
         found = status(database, run)
     counts = {"done": found.done, "failed": found.failed, "pending": found.pending}
     if form == "json":
@@ -173,7 +173,7 @@ def _cells_table(rows: Sequence[dict[str, Any]], title: str) -> Table:
     from lamina.pipeline.sweep.cells import spelled
     from lamina.report.plain_table import Line, plain_table
 
-    fixed = ("key", "state", "run", "reason", "attempts", "seconds")
+    fixed = ("key", "state", "run", "reason", "attempts", "cell_seconds")
     settings = list(dict.fromkeys(key for row in rows for key in row if key not in fixed))
     swept = [key for key in settings if len({row.get(key) for row in rows}) > 1] or settings
     lines = [
@@ -181,7 +181,7 @@ def _cells_table(rows: Sequence[dict[str, Any]], title: str) -> Table:
             [
                 *("" if row.get(key) is None else spelled(row[key]) for key in swept),
                 row["state"],
-                f"{row['seconds']:.1f} s",
+                f"{row['cell_seconds']:.1f} s",
                 str(row["attempts"]),
                 row["run"],
                 row["reason"],

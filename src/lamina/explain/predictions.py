@@ -107,7 +107,7 @@ def predict_l1_bypass(
     launches = [launch for row in rows for launch in Launches(kernels, counters)[row.key]]
     hit, load = mean(launches, metrics.L1_HIT), mean(launches, metrics.L2)
     if hit is None or load is None:
-        return Prediction(None, "needs the L1 hit rate and the L2 throughput: profile with counters")
+        return Prediction(None, _without(rows, "hardware counters", _NO_COUNTERS))
     if hit < NO_HITS:
         return Prediction(before, f"L1 hit rate {hit:.0f} %: bypassing L1 changes nothing")
     reads, writes = total(launches, metrics.L2_READS), total(launches, metrics.L2_WRITES)
@@ -124,7 +124,7 @@ def predict_channels_last(
     before = _before(rows)
     launches = Launches(kernels, counters)
     if before is None or not any(launches[row.key] for row in rows):
-        return Prediction(None, _UNTIMED if before is None else _NO_KERNELS)
+        return Prediction(None, _UNTIMED if before is None else _without(rows, "kernels", _NO_KERNELS))
     found = [one for row in rows for one in launches[row.key] if one.kind == "layout"]
     gone = sum(_us_of(row, launches, "layout") for row in rows)
     return Prediction(max(before - gone, 0.0), f"{len(found)} layout conversions removed ({gone:.1f} us)")
@@ -173,7 +173,7 @@ def predict_cuda_graph(
     before = _before(rows)
     launches = [launch for row in rows for launch in Launches(kernels, counters)[row.key]]
     if before is None or not launches:
-        return Prediction(None, _UNTIMED if before is None else _NO_KERNELS)
+        return Prediction(None, _UNTIMED if before is None else _without(rows, "kernels", _NO_KERNELS))
     busy = total_us(launches)
     return Prediction(min(before, busy), f"the {len(launches)} kernels take {busy:.1f} us in sequence")
 
@@ -228,6 +228,13 @@ def predict_bound(flops: int, moved: int, roofs: Roofs | None, precision: str) -
 
 _UNTIMED = "a row has no time"
 _NO_KERNELS = "needs the kernels of the rows: profile them"
+_NO_COUNTERS = "needs the L1 hit rate and the L2 throughput: profile with counters"
+
+
+def _without(rows: Sequence[LayerRun], needed: str, advice: str) -> str:
+    """Why there is no prediction: ``advice``, which does not help on a CPU."""
+    clocks = {row.timing.clock for row in rows if row.timing}
+    return f"needs the {needed} of a GPU: rows of a CPU have none" if clocks == {"cpu"} else advice
 
 
 def _before(rows: Sequence[LayerRun]) -> float | None:

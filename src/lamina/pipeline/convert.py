@@ -71,8 +71,8 @@ def convert(
     implementations, on the inputs that reach it when ``example`` goes through the model: its forward pass, and in
     training the gradients of its weights and inputs. A layer keeps its dense module unless an implementation is faster
     by more than the spread of the times, and by 5 % where Python launches its kernels. The model keeps them all unless
-    its whole step is faster, by as much, with every layer that was selected or with those that save the most. Move the model to its
-    device, type and memory layout first, and call this under ``torch.autocast`` if the model will run so.
+    its whole step is faster, by as much, with every layer that was selected or with those that save the most. Move the
+    model to its device, type and memory layout first, and call this under ``torch.autocast`` if the model will run so.
     Circulant layers compute a `torch.nn.ReLU` beside them in their kernels, and an identity replaces it, where
     `torch.fx` can trace the model: one that alone reads their output, or whose output they alone read.
     Sparsity-adaptive layers that train are fed by a monitor, which observes the maps that they read; see

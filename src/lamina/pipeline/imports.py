@@ -57,11 +57,19 @@ def import_file(path: Path, store: Store) -> str:
 
 def _from_json(content: bytes, name: str, store: Store) -> str:
     document = recorded.load(content, name)
+    if isinstance(document, list) and document and all(_is_row(each) for each in document):
+        got = "rows of 'lamina runs export --format json'"
+        raise SpecError(name, f"expected {_EXPECTED}, got {got}: export the run with --format trace")
     if recorded.looks_like_trace(document):
         return _keep(recorded.from_torch_trace(document, content, name), name, store)
     if isinstance(document, dict) and {"format", "run"} <= document.keys():
         return store.import_run(parse_document(content.decode()))
     raise SpecError(name, f"expected {_EXPECTED}, got other JSON")
+
+
+def _is_row(each: object) -> bool:
+    """Whether JSON is a row of ``runs export --format json``."""
+    return isinstance(each, dict) and {"run", "layer", "phase", "median_us"} <= each.keys()
 
 
 def _keep(recording: recorded.Recording, name: str, store: Store) -> str:

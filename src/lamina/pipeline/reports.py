@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ class Other:
 def write(
     store: Store,
     run_id: str,
-    path: Path,
+    path: str | os.PathLike[str],
     assets: Literal["inline", "dir"] = "inline",
     against: Other | None = None,
 ) -> Path:
@@ -65,7 +66,7 @@ def write(
     with uncollected():
         it = read(store, run_id)
         if (study := store.study(it.run.id)) is not None:
-            return write_study(path, it.run, study)
+            return write_study(Path(path), it.run, study)
         epochs, what_ifs = store.epochs(it.run.id), store.what_ifs(it.run.id)
         if not (it.rows or epochs or what_ifs):
             about = f"run {it.run.id} ({it.run.verb}, {it.run.status})"
@@ -91,15 +92,19 @@ def write(
 
 
 def summary(store: Store, run_id: str) -> str:
-    """A study as Markdown, for a pull request.
+    """A study as Markdown, for a pull request; ``latest`` is the latest study: it begins other runs after its own.
 
     Raises:
         UsageError: there is no such run, or it is no study that has ended.
     """
-    run = store.run(run_id)
+    studies = store.runs(1, "study") if run_id == "latest" else ()
+    run = studies[0] if studies else store.run(run_id)
     study = store.study(run.id)
     if study is None:
-        raise UsageError(f"run {run.id} ({run.verb}, {run.status}): expected a study that has ended")
+        raise UsageError(
+            f"run {run.id} ({run.verb}, {run.status}): expected a study that has ended, "
+            "one of 'lamina runs ls --verb study'"
+        )
     return study_markdown(study)
 
 

@@ -81,8 +81,8 @@ def _kept(
 
 
 def reasons(named: Iterable[tuple[str, str]]) -> list[str]:
-    """One line for each reason, with everything it is the reason for."""
-    groups: dict[str, list[str]] = {}
+    """One line for each reason, with everything it is the reason for, each once."""
+    groups: dict[str, dict[str, None]] = {}
     for name, reason in named:
-        groups.setdefault(reason, []).append(name)
-    return [f"{listed(names, NAMED)} {reason}" for reason, names in groups.items()]
+        groups.setdefault(reason, {})[name] = None
+    return [f"{listed([*names], NAMED)} {reason}" for reason, names in groups.items()]

@@ -154,6 +154,7 @@ def runs_table(runs: Iterable[Run], title: str | None = None, width: int | None 
         title=title,
         width=width,
         dispensable=("device", "started"),
+        wrapped="target",
     )
 
 

@@ -69,7 +69,7 @@ def test_every_cell_is_a_run_with_its_rows(store: Store, tmp_path: Path) -> None
         run = store.run(cell.run)
         assert run.config["epochs"] == 1 and run.config["sweep"]["settings"] == cell.settings
         assert store.epochs(run.id)[0].test_accuracy == cell.settings["rate"]
-    own = {"rate": 0.1, "seed": 1, "state": "done", "reason": "", "attempts": 1, "seconds": 1.5}
+    own = {"rate": 0.1, "seed": 1, "state": "done", "reason": "", "attempts": 1, "cell_seconds": 1.5}
     assert done.cells[1].to_dict().items() >= own.items()
 
 

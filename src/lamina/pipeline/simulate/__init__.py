@@ -62,9 +62,13 @@ Watch = Callable[[Finished], None]
 
 
 class Planner:
-    """Creates jobs from settings; each network is read once."""
+    """Creates jobs from settings; each network is read once.
 
-    def __init__(self) -> None:
+    ``layer_option`` is the option that the setting ``layer`` came from, for errors, if it is not the source of all.
+    """
+
+    def __init__(self, layer_option: str = "") -> None:
+        self._layer_option = layer_option
         self._networks: dict[tuple[Any, ...], tuple[int, tuple[ConvolutionGemm, ...]]] = {}
 
     def jobs(self, settings: Settings, source: str = "--set") -> tuple[Job, ...]:
@@ -90,7 +94,7 @@ class Planner:
         batch, gemms = self._gemms(network, input_size(requested, source), _batch(requested, source))
         return tuple(
             Job(name, network, batch, backward(gemm, phase), device, options)
-            for gemm in _chosen(gemms, requested.get("layer"), source)
+            for gemm in _chosen(gemms, requested.get("layer"), self._layer_option, source)
         )
 
     def _gemms(
@@ -254,11 +258,13 @@ def _phase(requested: Settings, source: str) -> Phase:
     return Phase(name)
 
 
-def _chosen(gemms: Sequence[ConvolutionGemm], pattern: Value | None, source: str) -> list[ConvolutionGemm]:
+def _chosen(gemms: Sequence[ConvolutionGemm], pattern: Value | None, option: str, source: str) -> list[ConvolutionGemm]:
     if pattern is None:
         return list(gemms)
     names = [each.layer for each in gemms]
     chosen = [each for each in gemms if each.layer == pattern or fnmatchcase(each.layer, str(pattern))]
     if not chosen:
-        raise SpecError(source, f"layer = {pattern!r} is none of the convolutions: {nearest(str(pattern), names)}")
+        what = repr(pattern) if option else f"layer = {pattern!r}"
+        fault = f"{what} is none of the convolutions: {nearest(str(pattern), names)}"
+        raise SpecError(option or source, fault)
     return chosen

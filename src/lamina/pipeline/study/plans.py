@@ -34,7 +34,6 @@ from lamina.pipeline.study.lossless import lossy
 from lamina.pipeline.study.subject import Placing, Subject
 from lamina.pipeline.watch import Watch
 from lamina.record.study import Metric, Settings
-from lamina.run.update import AUTOCAST
 from lamina.spec import Method
 from lamina.spec.training import Training
 from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without

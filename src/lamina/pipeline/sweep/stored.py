@@ -36,9 +36,9 @@ class CellRun:
     found: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a table, the settings first."""
-        row = {key: value for key, value in asdict(self).items() if key not in ("settings", "found")}
-        return {**self.settings, **row}
+        """Plain values for a table, the settings first; ``cell_seconds``, as ``bench`` has a setting ``seconds``."""
+        row = {key: value for key, value in asdict(self).items() if key not in ("settings", "found", "seconds")}
+        return {**self.settings, **row, "cell_seconds": self.seconds}
 
 
 def cell_runs(store: Store, wanted: Collection[str]) -> dict[str, CellRun]:

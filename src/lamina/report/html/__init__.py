@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -42,7 +43,7 @@ NAMES = {"impl": "implementation", "l2": "L2 cache"}
 
 
 def write_report(
-    path: Path,
+    path: str | os.PathLike[str],
     run: Run,
     rows: Sequence[LayerRun],
     roofs: Roofs | None,
@@ -72,8 +73,11 @@ def write_report(
         places: how findings and passages call each setting, in the order of ``material.settings``.
 
     Raises:
-        UsageError: ``assets`` is neither of the two.
+        UsageError: ``assets`` is neither of the two, or ``path`` is no path.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"path: expected a path, got {path!r}")
+    path = Path(path)
     if assets not in ("inline", "dir"):
         raise UsageError(f"assets {assets!r}: expected 'inline' or 'dir'")
     rooflines, shares = rooflines or {}, shares or {}
