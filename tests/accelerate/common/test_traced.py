@@ -112,13 +112,14 @@ def test_the_network_is_not_changed() -> None:
             self.steps += 1
             self.mean.mul_(0.9).add_(0.1 * x.mean())
             torch.neg(self.steps, out=self.steps)
-            self.seen.append(x)
+            self.seen.append(torch.rand(2))
             return self.relu(self.conv(x))  # type: ignore[no-any-return]
 
     model = Counting()
     model.seen = [1]
     for name in ("count", "steps", "mean"):
         model.register_buffer(name, torch.ones(()))
+    state = torch.get_rng_state()
     trace(model)
-    assert model.calls is None and model.seen == [1]
+    assert model.calls is None and model.seen == [1] and torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(buffer, torch.ones(())) for buffer in model.buffers())

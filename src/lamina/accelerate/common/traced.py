@@ -163,13 +163,14 @@ def _defaults(model: nn.Module) -> dict[str, Any]:
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Put back what a forward pass sets, which while tracing are symbols: attributes, their items, and buffers.
 
-    Also the values of tensors that it writes to.
+    Also the values of tensors that it writes to, and random state.
     """
     before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
     items = [(one, one.copy()) for _, attributes, _ in before for one in attributes.values() if type(one) in _ITEMS]
     written = _Written()
+    devices = {one.device.index for one in model.parameters() if one.device.type == "cuda"}
     try:
-        with written:
+        with torch.random.fork_rng(sorted(devices)), written:
             yield
     finally:
         for module, attributes, buffers in before:
