@@ -62,6 +62,7 @@ class Initialised(nn.Linear):
 
     def reset_parameters(self) -> None:
         nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
 
 
 class Scaled(nn.Linear):

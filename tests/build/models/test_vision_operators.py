@@ -54,7 +54,8 @@ def test_operators_of_a_torchvision_for_cuda_are_defined_beside_a_torch_for_the_
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "visionnets").mkdir()
     for name in ("timm", "torchvision", "visionnets", "visionnets.later", "visionnets.deferred"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.setitem(sys.modules, name, None)  # so that what is imported here leaves at the end
+        monkeypatch.delitem(sys.modules, name)
     (tmp_path / "torchvision.py").write_text("from lamina.build.models import vision_operators\n" + OPERATORS)
     (tmp_path / "timm.py").write_text("from torchvision import *")
     later = "def build():\n    from torchvision import create_model as make\n    return make('any')"
