@@ -99,7 +99,6 @@ def held(model: nn.Module) -> Counter[int]:
 
     A module that takes its place in the network does not reach them.
     """
-
     found, seen = Counter[int](), set[int]()
     values = [value for one in model.modules() for name, value in vars(one).items() if name != "_modules"]
     while values:

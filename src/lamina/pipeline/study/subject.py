@@ -244,7 +244,7 @@ class Placing(nn.Module):
     def __init__(self, model: nn.Module, precision: str, layout: str = "nchw") -> None:
         super().__init__()
         self.model, self.dtype, self.layout = model, build.DTYPES[precision], layout
-        self.train(model.training)
+        self.training = model.training  # and not of its modules, some of which may be frozen
 
     def forward(self, *inputs: Tensor) -> object:
         return self.model(*(laid(x.to(self.dtype) if x.is_floating_point() else x, self.layout) for x in inputs))
