@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lamina.accelerate import CELLS, configuration, convert
-from lamina.accelerate.convert import HELD, HOOKS
+from lamina.accelerate.convert import HELD, HOOKS, kept
 from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
 from lamina.accelerate.methods.elimination import Eliminated
@@ -102,6 +102,7 @@ class Listed(nn.Module):
 def test_a_layer_that_a_list_holds_too_stays() -> None:
     _, record = convert(Listed(), Circulant(block_size=4), example=torch.randn(2, 8))
     assert [(one.layer, one.refusal) for one in record.layers] == [("layer", HELD), ("other", None)]
+    assert kept(Listed(), "layer") == HELD and kept(Listed(), "other") is None  # as convolution algorithms ask
 
 
 def test_identities_are_in_the_mode_of_what_they_replace() -> None:

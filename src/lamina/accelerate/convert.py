@@ -211,13 +211,11 @@ def units_of(model: nn.Module, config: object, where: Where | None = None) -> li
     Raises:
         UsageError: ``config`` is no configuration of a method.
     """
-    cell, owners = converter(config), _owners(model)
+    cell, holders = converter(config), _holders(model)
     found, untraced = _units(model, cell, config)
-    packed, elsewhere = _packed(model), held(model)
+    packed = _packed(model)
     return [
-        replace(unit, refusal=packed.get(unit.names[0]) or _refusal(unit, cell, owners, where, untraced))
-        if not any(id(layer) in elsewhere for layer in unit.layers.values())
-        else replace(unit, refusal=HELD)
+        replace(unit, refusal=packed.get(unit.names[0]) or _refusal(unit, cell, holders, where, untraced))
         for unit in found
     ]
 
@@ -276,10 +274,10 @@ def described(module: nn.Module) -> str:
 
 
 def _refusal(
-    unit: Unit, cell: ModuleType, owners: Mapping[int, set[int]], where: Where | None, untraced: str
+    unit: Unit, cell: ModuleType, holders: _Holders, where: Where | None, untraced: str
 ) -> str | None:
     """Why a unit is not converted, or nothing."""
-    stays = next(filter(None, (_kept(*part, owners, where) for part in unit.layers.items())), None)
+    stays = next(filter(None, (_kept(*part, holders, where) for part in unit.layers.items())), None)
     if stays is not None:
         return stays
     reason: str | None = cell.refusal(unit.module)
@@ -386,17 +384,19 @@ def _of_chain(chain: Chain, cell: ModuleType, config: object) -> Iterator[Unit]:
 
 def kept(model: nn.Module, name: str, where: Where | None = None) -> str | None:
     """Why a layer stays whatever the method is: not selected, shared weights or hooks; or nothing."""
-    return _kept(name, model.get_submodule(name), _owners(model), where)
+    return _kept(name, model.get_submodule(name), _holders(model), where)
 
 
-def _kept(name: str, module: nn.Module, owners: Mapping[int, set[int]], where: Where | None) -> str | None:
+def _kept(name: str, module: nn.Module, holders: _Holders, where: Where | None) -> str | None:
     """Why a layer stays whatever the method is."""
     if where is not None and not where(name, module):
         return "not selected"
     if (reason := _unreadable(module)) is not None:
         return reason
-    if _shares(module, owners):
+    if _shares(module, holders.of_parameters):
         return "its weights are shared with another layer"
+    if id(module) in holders.elsewhere:
+        return HELD
     return HOOKS if has_hooks(module) else None
 
 
@@ -409,6 +409,18 @@ def has_hooks(module: nn.Module) -> bool:
     """Whether something is called with the module, with its state dict, or with gradients of its parameters."""
     of_gradients = (getattr(one, name, None) for one in module.parameters() for name in _GRADIENT_HOOKS)
     return any(getattr(module, name) for name in _MODULE_HOOKS) or any(of_gradients)
+
+
+@dataclass(frozen=True)
+class _Holders:
+    """What holds parameters, by their ``id``, and the modules that lists or attributes hold too."""
+
+    of_parameters: Mapping[int, set[int]]
+    elsewhere: Mapping[int, int]
+
+
+def _holders(model: nn.Module) -> _Holders:
+    return _Holders(_owners(model), held(model))
 
 
 def _owners(model: nn.Module) -> dict[int, set[int]]:
