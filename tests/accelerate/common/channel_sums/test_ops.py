@@ -57,7 +57,7 @@ def test_pytorchs_reduction_stays(what: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ops, "run_channel_sums", no_kernel)
     x = rows(4, 6, 5, last=what != "nchw", dtype=torch.float64 if what == "float64" else torch.float32)
     if what == "few":
-        monkeypatch.setattr(ops, "MIN_NUMEL", 121)
+        monkeypatch.setattr(ops, "MIN_NUMEL", 4 * 121)
     if what == "gaps":
         x = rows(4, 6, 6)[:, :, :5]
     if what == "vmap":
@@ -73,6 +73,23 @@ def test_the_kernel_sums_contiguous_channels() -> None:
     with torch.no_grad():
         torch.testing.assert_close(ops.channel_sums(x, torch.float32), x.sum((0, 2)))
         assert ops.channel_sums(rows(0, 6, 1), torch.float32).tolist() == [0] * 6
+
+
+@pytest.mark.parametrize(("length", "launches"), [(ops.FEW_ROWS, 1), (ops.FEW_ROWS + 1, 2)])
+def test_few_rows_are_added_in_one_launch(length: int, launches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, launch = [], ops.launch
+    monkeypatch.setattr(ops, "launch", lambda *args, **options: (seen.append(args), launch(*args, **options)))
+    x = rows(1, 21, length)
+    with torch.no_grad():
+        torch.testing.assert_close(ops.channel_sums(x, torch.float32), x.sum((0, 2)))
+    assert len(seen) == launches
+
+
+def test_sums_in_a_narrower_dtype_are_rounded_once() -> None:
+    x = torch.full((300, 3, 1), 1 / 3)
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ops, "MIN_NUMEL", 10**9)
+        torch.testing.assert_close(ops.channel_sums(x, torch.bfloat16), x.sum((0, 2)).bfloat16(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("x", [rows(4, 6, 5, last=False), rows(4, 6, 6)[:, :, :5]])

@@ -18,6 +18,7 @@ from lamina.accelerate.methods.activation_sparsity.ellpack import kernels as ell
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, SparseAdaptiveLinear
 from lamina.accelerate.methods.activation_sparsity.row_union import kernels as row_union_kernels
 from lamina.accelerate.methods.activation_sparsity.tiles import Tile
+from lamina.errors import UnsupportedError
 from lamina.spec import Cost
 from lamina.testing.method_contract import Layer, MethodContract, Product
 
@@ -173,3 +174,11 @@ def test_state_dicts_are_the_dense_layers(layer: nn.Module) -> None:
     dense = layer.to_dense()
     assert type(dense) in (nn.Linear, nn.Conv2d)
     assert {k: v.shape for k, v in layer.state_dict().items()} == {k: v.shape for k, v in dense.state_dict().items()}
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_that_is_not_zeros_is_refused_without_convert_too(mode: str) -> None:
+    dense = nn.Conv2d(2, 2, 3, padding=1, padding_mode=mode)
+    with pytest.raises(UnsupportedError, match=f"padding_mode='{mode}'.*pad in front of") as error:
+        SparseAdaptiveConv2d.from_dense(dense)
+    assert str(error.value) == cell.refusal(dense)

@@ -362,5 +362,8 @@ def test_autocast_decides_the_type(name: str) -> None:
     dense, x = layer.make(), torch.randn(layer.input_shape)
     with torch.autocast(x.device.type, torch.bfloat16), torch.no_grad():
         results = [cell.replace(dense, Eliminated(keep=0.5, impl=impl))(x) for impl in ("kernel", "gather")]
+        if name == "conv2d":
+            by_tap = Eliminated(keep=0.5, impl="gather", by="tap")
+            assert cell.replace(dense, by_tap)(x).dtype == BF16
     assert [y.dtype for y in results] == [BF16, BF16]
     torch.testing.assert_close(*results, rtol=3e-2, atol=3e-2)

@@ -168,18 +168,20 @@ def test_taps_read_prefixes_of_what_their_producer_makes() -> None:
 
 def test_layers_with_hooks_stay() -> None:
     model, _ = convert(nn.Sequential(nn.Conv2d(2, 6, 3), nn.Conv2d(6, 6, 3)), Eliminated(keep=0.5))
-    handle = model[0].register_forward_hook(lambda *_: None)  # type: ignore[index, operator]
-    assert fold(model)[1] == ()
-    handle.remove()
+    for layer in model:  # type: ignore[attr-defined]
+        for hook in (layer.register_forward_hook, layer.register_full_backward_hook):
+            handle = hook(lambda *_: None)
+            assert fold(model)[1] == ()
+            handle.remove()
     assert len(fold(model)[1]) == 1
 
 
 def test_a_model_that_decides_as_it_runs_is_refused() -> None:
-    class Undecided(nn.Module):
+    class Undecided(Branches):
         def forward(self, x: Tensor) -> Tensor:
-            return x if x.sum() > 0 else -x
+            return super().forward(x if x.sum() > 0 else -x)
 
-    with pytest.raises(UsageError, match="torch.fx can trace"):
+    with pytest.raises(UsageError, match=r"torch.fx cannot trace .* fold its sequential parts"):
         fold(Undecided())
 
 
@@ -271,3 +273,152 @@ def test_producers_whose_weights_are_read_elsewhere_stay() -> None:
     model, folded = fold(model)
     assert folded == ()
     torch.testing.assert_close(model(x), expected)
+
+
+class Headed(nn.Module):
+    """Reads ``stem`` by ``head`` alone in all calls, and ``body`` by ``tail`` in some of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 6)
+        self.body, self.tail, self.aux = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.body(self.head(torch.relu(self.norm(self.stem(x)))))  # type: ignore[no-any-return]
+
+
+class Either(Headed):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.features(x)
+        return self.aux(x) if self.training else self.tail(x)  # type: ignore[no-any-return]
+
+
+class Both(Headed):
+    def forward(self, x: Tensor) -> Any:
+        x = self.features(x)
+        return (self.tail(x), self.aux(x)) if self.training else self.tail(x)
+
+
+class Masked(Headed):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = self.features(x)
+        return self.tail(x if mask is None else x * mask)  # type: ignore[no-any-return]
+
+
+class Given(Headed):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = self.features(x) if mask is None else self.head(self.stem(x)).repeat(1, 2)[:, :8] * mask
+        return self.tail(x)  # type: ignore[no-any-return]
+
+
+class With(Headed):
+    def forward(self, x: Tensor, more: bool = False) -> Any:
+        x = self.features(x)
+        return (self.tail(x), x.mean(1)) if more else self.tail(x)
+
+
+class Without(Headed):
+    def forward(self, x: Tensor, less: bool = True) -> Tensor:
+        x = self.features(x)
+        return self.tail(x) if less else x
+
+
+class WithInTraining(Headed):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        x = self.features(x)
+        return (self.tail(x), (x * mask).sum()) if self.training and mask is not None else self.tail(x)
+
+
+def changes(
+    model: nn.Module, modes: dict[str, bool], calls: list[dict[str, Any]], around: bool = False
+) -> tuple[str, ...]:
+    """The producers that fold changes; in each call, in training and evaluation mode, the network computes the same."""
+    torch.manual_seed(0)
+    model, _ = convert(model.double(), Eliminated(keep=0.5), lambda name, _: name.split(".")[-1] in ("head", "tail"))
+    for name, training in modes.items():
+        model.get_submodule(name).train(training)
+    kept = {name: module.training for name, module in model.named_modules()}
+    before = copy.deepcopy(model)
+    _, folded = fold(nn.Sequential(model) if around else model)
+    assert {name: module.training for name, module in model.named_modules()} == kept
+    x = torch.randn(5, 6, dtype=torch.float64)
+    for training in (True, False):
+        for options in calls:
+            expected, computed = (one.train(training)(x, **options) for one in (before, model))
+            torch.testing.assert_close(computed, expected)
+    return tuple(one.producer.removeprefix("0.") if around else one.producer for one in folded)
+
+
+MASK = torch.linspace(-1, 1, 8, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", [Either, Both])
+def test_what_other_layers_read_in_another_mode_stays(kind: type[Headed], training: bool) -> None:
+    assert changes(kind(), {"": training}, [{}]) == ("stem",)
+
+
+@pytest.mark.parametrize("around", [False, True])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "option", "producers"),
+    [
+        (Masked, {"mask": MASK}, ("stem",)),
+        (Given, {"mask": MASK}, ()),
+        (With, {"more": True}, ("stem",)),
+        (Without, {"less": False}, ("stem",)),
+        (WithInTraining, {"mask": MASK}, ("stem",)),
+    ],
+)
+def test_what_others_read_by_an_optional_argument_stays(
+    kind: type[Headed], option: dict[str, Any], producers: tuple[str, ...], training: bool, around: bool
+) -> None:
+    assert changes(kind(), {"": training}, [{}, option], around) == producers
+
+
+class Frozen(nn.Module):
+    """Reads the features of its inner network too where both train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Module(), nn.Linear(8, 3)
+        self.inner.first, self.inner.tail = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.outer = Both()
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = self.inner.first(x)
+        found = [self.inner.tail(hidden), self.outer(x)]
+        return [*found, self.last(hidden)] if self.training and self.inner.training else found
+
+
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("outer", [True, False])
+def test_modules_of_different_modes_are_looked_at_in_each(outer: bool, inner: bool) -> None:
+    modes = {"": outer, "inner": inner, "outer": not outer, "outer.norm": outer}
+    assert changes(Frozen(), modes, [{}]) == ("outer.stem",)
+
+
+def test_folding_leaves_the_state_of_a_network() -> None:
+    class Counting(Both):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+            self.seen: list[Tensor] = []
+
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+            self.count += 1  # type: ignore[assignment, operator, misc]
+            self.seen.append(torch.rand(2))
+            self.last = x
+            return super().forward(x)
+
+    model, _ = convert(Counting(), Eliminated(keep=0.5), lambda name, _: name == "head")
+    state, count = torch.get_rng_state(), model.count
+    assert [one.producer for one in fold(model)[1]] == ["stem"]
+    assert model.count is count and count == 0 and model.seen == [] and not hasattr(model, "last")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_readers_that_a_list_holds_too_stay() -> None:
+    model, _ = convert(Either(), Eliminated(keep=0.5), lambda name, _: name == "head")
+    model.listed = [model.head]  # type: ignore[assignment]
+    assert fold(model)[1] == ()

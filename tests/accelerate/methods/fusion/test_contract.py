@@ -16,6 +16,7 @@ from lamina.accelerate.methods.fusion import Fusion, functional, kernels, ops, r
 from lamina.accelerate.methods.fusion import convert as cell
 from lamina.accelerate.methods.fusion.config import ACTIVATIONS, Activation
 from lamina.accelerate.methods.fusion.nn import FusedConv2d, FusedLinear
+from lamina.errors import UnsupportedError
 from lamina.spec import Cost
 from lamina.testing.method_contract import Layer, MethodContract, Product
 
@@ -213,3 +214,11 @@ def test_going_past_l1_changes_no_result(bypass: bool) -> None:
 def test_nothing_comes_of_nothing() -> None:
     assert functional.linear(torch.zeros(0, 4), torch.zeros(5, 4), torch.ones(5), impl="kernel").shape == (0, 5)
     assert functional.bias_relu_max_pool2d(torch.zeros(0, 2, 4, 4), impl="kernel").shape == (0, 2, 4, 4)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_that_is_not_zeros_is_refused_without_convert_too(mode: str) -> None:
+    dense = nn.Conv2d(2, 2, 3, padding=1, padding_mode=mode)
+    with pytest.raises(UnsupportedError, match=f"padding_mode='{mode}'.*pad in front of") as error:
+        FusedConv2d.from_dense(nn.Sequential(dense, nn.ReLU()))
+    assert str(error.value) == cell.refusal(dense)

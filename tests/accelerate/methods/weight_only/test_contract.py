@@ -15,7 +15,8 @@ from lamina.accelerate.methods.weight_only import WeightOnly, functional, kernel
 from lamina.accelerate.methods.weight_only import convert as cell
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format, Impl
 from lamina.accelerate.methods.weight_only.formats import Packed, pack, unpack
-from lamina.accelerate.methods.weight_only.nn import WeightOnlyLinear
+from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
+from lamina.errors import UnsupportedError
 from lamina.spec import Cost
 from lamina.testing.method_contract import Layer, MethodContract, Product
 
@@ -127,6 +128,40 @@ def test_a_saved_model_is_loaded_again_and_smaller() -> None:
     fresh.load_state_dict(state, strict=True)
     x = torch.randn(3, 64)
     assert torch.equal(fresh(x), model(x))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_saved_model_is_loaded_into_one_of_the_meta_device(format: Format) -> None:
+    config = WeightOnly(format, impl="reference")
+    for make, x in (
+        (lambda: WeightOnlyLinear.from_dense(nn.Linear(7, 5), config), torch.randn(3, 7)),
+        (lambda: WeightOnlyConv.from_dense(nn.Conv2d(3, 4, 3), config), torch.randn(2, 3, 5, 4)),
+    ):
+        saved = make()
+        with torch.device("meta"):
+            built = make()
+        assert all(tensor.is_meta for tensor in built.state_dict().values())
+        for empty in (built, make().to("meta")):
+            loaded = empty.to_empty(device=x.device)
+            loaded.load_state_dict(saved.state_dict(), strict=True)
+            assert torch.equal(loaded(x), saved(x))
+
+
+def test_loaded_codes_are_those_of_the_file_when_the_type_was_changed_on_the_meta_device() -> None:
+    config = WeightOnly("half", impl="reference")
+    saved = WeightOnlyLinear.from_dense(nn.Linear(7, 5), config).bfloat16()
+    loaded = WeightOnlyLinear.from_dense(nn.Linear(7, 5, device="meta"), config).bfloat16().to_empty(device="cpu")
+    loaded.load_state_dict({key: value.cpu() for key, value in saved.state_dict().items()})
+    x = torch.randn(3, 7, dtype=torch.bfloat16, device="cpu")
+    assert loaded.codes.dtype == torch.float16 and torch.equal(loaded(x), saved.cpu()(x))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_that_is_not_zeros_is_refused_without_convert_too(mode: str) -> None:
+    for dense in (nn.Conv1d(2, 2, 3, padding=1, padding_mode=mode), nn.Conv2d(2, 2, 3, padding=1, padding_mode=mode)):
+        with pytest.raises(UnsupportedError, match=f"padding_mode='{mode}'.*pad in front of") as error:
+            WeightOnlyConv.from_dense(dense, WeightOnly())
+        assert str(error.value) == cell.refusal(dense)
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from lamina.accelerate import convert
 from lamina.accelerate.papers.on_chip_fission import convert as cell
-from lamina.accelerate.papers.on_chip_fission import functional, reference
-from lamina.accelerate.papers.on_chip_fission.config import OnChip, OnChipFission, Tile
+from lamina.accelerate.papers.on_chip_fission import functional, ops, reference
+from lamina.accelerate.papers.on_chip_fission.config import Impl, OnChip, OnChipFission, Tile
 from lamina.accelerate.papers.on_chip_fission.nn import OnChipConv2d, OnChipLinear
+from lamina.errors import UnsupportedError
 from lamina.spec import Cost
 from lamina.testing import assert_as_accurate
 from lamina.testing.method_contract import Layer, MethodContract, Product
@@ -93,7 +94,16 @@ class OnChipProvider:
             yield Product(name, partial(ours, index, tile), partial(plain, index), operands, torch.float32)
 
     def operators(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
-        return ()
+        def leaf(*shape: int) -> Tensor:
+            return torch.randn(shape, requires_grad=True)
+
+        for format in ("half", "deft16q", "e4m3"):
+            yield reference.read_operator, (leaf(2, 5), format)
+        yield reference.read_operator, (torch.randn(5, 3, dtype=torch.float16).mT.requires_grad_(), "half")
+        yield ops.product, (leaf(3, 4), leaf(5, 4), None, [], "float", 4)
+        yield ops.product, (leaf(3, 4), leaf(5, 2), torch.tensor([3, 0]), [], "half", 4)
+        yield ops.product, (leaf(1, 2, 5, 4), leaf(3, 2, 2, 3), None, [2, 1, 1, 0, 1, 1], "deft16q", 4)
+        yield ops.product, (leaf(1, 2, 5, 4), leaf(3, 1, 2, 3), torch.tensor([1]), [1, 1, 0, 0, 1, 1], "float", 4)
 
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
         return ()
@@ -156,3 +166,27 @@ def test_a_converted_network_shares_parameters_and_reports_what_ran() -> None:
     impl = "kernel" if torch.cuda.is_available() else "reference"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     assert model[0].executed("forward") == (f"on-chip-fission[format=deft16,tile=8,impl={impl}]", f"auto on {device}")
+
+
+@pytest.mark.parametrize("format", ["half", "deft16q", "e4m3"])
+@pytest.mark.parametrize("impl", ["reference", "kernel"])
+@pytest.mark.parametrize("keep", [1.0, 0.5])
+def test_compiled_layers_are_one_graph_and_give_the_same(format: OnChip, impl: Impl, keep: float) -> None:
+    for dense, x in ((nn.Linear(10, 7), torch.randn(3, 10)), (nn.Conv2d(6, 5, 3, 2, 1), torch.randn(2, 6, 5, 4))):
+        layer = cell.replace(dense, OnChipFission(format, 4, keep, impl))
+        torch.compiler.reset()
+        results = []
+        for function in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
+            leaf = x.clone().requires_grad_()
+            y = function(leaf)
+            results.append((y, *torch.autograd.grad(y.square().sum(), [leaf, *layer.parameters()])))
+        for ours, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_padding_that_is_not_zeros_is_refused_without_convert_too(mode: str) -> None:
+    dense = nn.Conv2d(2, 2, 3, padding=1, padding_mode=mode)
+    with pytest.raises(UnsupportedError, match=f"mode '{mode}'.*pad in front of") as error:
+        OnChipConv2d.from_dense(dense, OnChipFission())
+    assert str(error.value) == cell.refusal(dense)

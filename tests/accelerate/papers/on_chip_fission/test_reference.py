@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from lamina.accelerate.methods.weight_only.formats import pack, unpack
 from lamina.accelerate.papers.on_chip_fission import reference, simt
@@ -38,6 +39,16 @@ def test_the_gradient_of_rounding_is_that_of_the_identity() -> None:
     x = torch.randn(2, 6, requires_grad=True)
     gradient = torch.randn(2, 6)
     assert torch.equal(torch.autograd.grad(reference.read(x, "e4m3"), x, gradient)[0], gradient)
+
+
+@pytest.mark.parametrize("format", ["half", "e4m3"])
+def test_rounding_and_its_gradient_are_traced_without_values(format: OnChip) -> None:
+    def slope(x: Tensor) -> Tensor:
+        return torch.autograd.grad(reference.read(x, format).square().sum(), x)[0]
+
+    x = torch.randn(2, 6, requires_grad=True)
+    traced = make_fx(slope, tracing_mode="fake")(x)
+    assert torch.equal(traced(x), slope(x))
 
 
 @pytest.mark.parametrize("format", ["half", "deft16q"])

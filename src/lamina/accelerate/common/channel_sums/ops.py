@@ -1,6 +1,7 @@
 """Sums over the rows of a tensor, as gradients of biases are, also behind ReLU.
 
-A kernel replaces PyTorch's reduction where it is faster; `benchmarks.ladder.channel_sums` compares both.
+A kernel replaces PyTorch's reduction where it is faster; `benchmarks.ladder.channel_sums` compares both. It adds the
+split-K partials of a matmul too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from lamina.accelerate.runtime.triton_ops import DTYPES, INTERPRETED, index_type
 from lamina.errors import UnsupportedError
 
 MIN_NUMEL = 2**18
-"""Elements below which launch overhead decides, and PyTorch's reduction is one launch."""
+"""Elements below which launch overhead decides, and PyTorch's reduction is one launch; of few rows, a quarter."""
+
+FEW_ROWS = 256
+"""Rows up to which one launch adds all: each of its programs has few channels instead of a range of rows."""
 
 PROGRAMS = 2 * MULTIPROCESSORS
 """Of the first launch, if there are enough rows."""
@@ -40,8 +44,8 @@ def channel_sums(x: Tensor, dtype: torch.dtype) -> Tensor:
     PyTorch's own reduction computes them where the kernel does not: of few elements, where channels are not contiguous,
     under a compiler or a transform, and where the sums are differentiated.
     """
-    if _stride(x) is None or not _is_supported(x, dtype):
-        return x.sum((0, 2), dtype=dtype)
+    if _stride(x) is None or not _is_supported(x, x.shape[1], dtype):
+        return x.sum((0, 2), dtype=dtype if dtype.itemsize >= x.itemsize else x.dtype).to(dtype)
     return run_channel_sums(x, dtype)
 
 
@@ -64,7 +68,8 @@ def relu_gradients(
     if relu is None:
         return dy, None
     are_rows = dy.is_contiguous() or not channels_are_last  # else they would be a copy
-    if are_rows and bias_dtype is not None and relu.dtype == dy.dtype and _is_supported(dy, bias_dtype):
+    channels = dy.shape[-1] if channels_are_last else dy.shape[1]
+    if are_rows and bias_dtype is not None and relu.dtype == dy.dtype and _is_supported(dy, channels, bias_dtype):
         masked = torch.empty_like(dy)
         rows, outputs, out = (_rows(each, channels_are_last) for each in (dy, relu, masked))
         if all(_stride(each) is not None for each in (rows, outputs, out)):
@@ -76,10 +81,11 @@ def _rows(x: Tensor, channels_are_last: bool) -> Tensor:
     return x.reshape(-1, x.shape[-1], 1) if channels_are_last else x.flatten(2)
 
 
-def _is_supported(x: Tensor, dtype: torch.dtype) -> bool:
+def _is_supported(x: Tensor, channels: int, dtype: torch.dtype) -> bool:
     if torch.is_grad_enabled() or x.dtype not in DTYPES or dtype not in DTYPES or not can_skip_dispatch(x):
         return False
-    return x.numel() >= MIN_NUMEL and (x.is_cuda or INTERPRETED)
+    least = max(MIN_NUMEL // 4, 1) if x.numel() <= FEW_ROWS * channels else MIN_NUMEL
+    return x.numel() >= least and (x.is_cuda or INTERPRETED)
 
 
 def _stride(x: Tensor) -> int | None:
@@ -117,8 +123,13 @@ def _run(x: Tensor, relu: Tensor | None, masked: Tensor | None, dtype: torch.dty
     if None in strides:
         raise UnsupportedError("channel sums: expected contiguous channels in rows of one stride")
     rows, channels = x.shape[0] * x.shape[2], x.shape[1]
-    block_n = clamp(16, next_power_of_2(channels), 128)
-    tiles, block_m = -(-channels // block_n), min(MAX_BLOCK_M, BLOCK // block_n)
+    if rows <= FEW_ROWS:
+        block_m = next_power_of_2(max(rows, 1))
+        block_n = clamp(16, next_power_of_2(-(-channels // PROGRAMS)), max(BLOCK // block_m, 16))
+    else:
+        block_n = clamp(16, next_power_of_2(channels), 128)
+        block_m = min(MAX_BLOCK_M, BLOCK // block_n)
+    tiles = -(-channels // block_n)
     ranges = clamp(1, PROGRAMS // tiles, -(-rows // block_m))
     rows_per_program = -(-rows // (ranges * block_m)) * block_m
     ranges = max(1, -(-rows // rows_per_program))

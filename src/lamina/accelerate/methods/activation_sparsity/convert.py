@@ -10,7 +10,7 @@ from lamina.accelerate.methods.activation_sparsity.config import Sparse
 from lamina.accelerate.methods.activation_sparsity.nn import (
     SparseAdaptiveConv2d,
     SparseAdaptiveLinear,
-    asymmetric_padding,
+    conv_refusal,
 )
 from lamina.errors import UnsupportedError
 
@@ -25,13 +25,7 @@ def refusal(module: nn.Module) -> str | None:
         if next(module.parameters(recurse=False), None) is None:
             return f"{name} has no weights"
         return f"{name} is neither Linear nor Conv2d"
-    if isinstance(module, nn.Conv2d):
-        if module.groups > 1:
-            return f"groups={module.groups} is not supported"
-        if module.padding_mode != "zeros":
-            return f"padding_mode={module.padding_mode!r} is not supported, only zeros"
-        return asymmetric_padding(module)
-    return None
+    return conv_refusal(module) if isinstance(module, nn.Conv2d) else None
 
 
 def replace(module: nn.Module, config: Sparse) -> nn.Module:

@@ -37,7 +37,7 @@ from lamina.accelerate.methods.activation_sparsity.cost import (
     choose,
 )
 from lamina.accelerate.methods.activation_sparsity.tiles import columns_per_list
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Phase
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -323,7 +323,14 @@ class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
         min_speedup: float = MIN_SPEEDUP,
         margin: float | None = None,
     ) -> Self:
-        """The adaptive layer of a dense one; they share their parameters."""
+        """The adaptive layer of a dense one; they share their parameters.
+
+        Raises:
+            UsageError: an option is invalid.
+            UnsupportedError: it has groups, or its padding is asymmetric or not of zeros.
+        """
+        if reason := conv_refusal(dense):
+            raise UnsupportedError(reason)
         layer = cls(
             **_conv_arguments(dense), impl=impl, weights=weights, min_speedup=min_speedup, margin=margin, device="meta"
         )
@@ -342,6 +349,16 @@ class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
 def choices_of(model: nn.Module) -> Mapping[str, Mapping[Phase, PhaseSelection]]:
     """The choices of every adaptive layer in its last pass, by the layer's name; `dispatch.report` formats them."""
     return {name: layer.choices for name, layer in model.named_modules() if isinstance(layer, Adaptive)}
+
+
+def conv_refusal(layer: nn.Conv2d) -> str | None:
+    """Why a convolution cannot be sparsity-adaptive, or ``None``."""
+    if layer.groups > 1:
+        return f"groups={layer.groups} is not supported"
+    if layer.padding_mode != "zeros":
+        mode = f"padding_mode={layer.padding_mode!r}"
+        return f"{mode} is not supported, only zeros: pad in front of a layer with padding=0"
+    return asymmetric_padding(layer)
 
 
 def asymmetric_padding(layer: nn.Conv2d) -> str | None:

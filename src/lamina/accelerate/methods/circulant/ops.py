@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.channel_sums.ops import channel_sums
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.split_fp16.ops import window_constexprs
 from lamina.accelerate.methods.circulant import kernels
@@ -209,7 +210,9 @@ def run_spectral_matmul_backward(
 
 def reduce_split_k(partials: Tensor, dtype: torch.dtype) -> Tensor:
     """The sum of the split-K partials of a weight gradient, in a fixed order."""
-    return (partials.sum(0) if len(partials) > 1 else partials[0]).to(dtype)
+    if len(partials) == 1:
+        return partials[0].to(dtype)
+    return channel_sums(partials.flatten(1)[..., None], dtype).view(partials.shape[1:])
 
 
 def output_spectrum_like(xs: Tensor, ws: Tensor, window: Conv2dProblem) -> Tensor:

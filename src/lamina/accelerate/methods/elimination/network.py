@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -20,11 +21,12 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
-from lamina.accelerate.common.traced import unchanged
+from lamina.accelerate.common.batchnorm import HOOKS
+from lamina.accelerate.common.traced import Calls, Traced, trace
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
 from lamina.accelerate.methods.elimination.reference import dense_weight
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 
 ELEMENTWISE = (
     *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.Hardswish),
@@ -65,18 +67,11 @@ class _Read:
     norms: tuple[str, ...]
 
 
-_PACKAGE = __name__.rsplit(".", 3)[0]
-
-
-class _Tracer(fx.Tracer):
-    """Treats layers of this package as leaves, as those of torch: their checks cannot be traced."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m).__module__.startswith(f"{_PACKAGE}.") or super().is_leaf_module(m, module_qualified_name)
-
-
 def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
     """Prune dead output channels and permute the others into the order in which they are read, in place.
+
+    The same layers must read a producer in training and evaluation mode, and where an optional argument has a value, as
+    far as `torch.fx` can trace that. Other producers stay.
 
     Args:
         model: with layers of this package; others are unchanged. `torch.fx` must be able to trace it.
@@ -87,28 +82,66 @@ def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
     Raises:
         UsageError: the model cannot be traced.
     """
+    if type(model) is nn.Sequential and len(model) == 1:
+        # It hides the optional arguments of the network inside, which may be called alone, with them.
+        ((name, inner),) = model.named_children()
+        return model, tuple(_inside(name, one) for one in fold(inner)[1])
     try:
-        with unchanged(model):
-            graph = _Tracer().trace(model)
-    except Exception as error:
-        raise UsageError(
-            f"expected a model that torch.fx can trace, got {type(error).__name__}: {error}; "
-            "fold its sequential parts one by one"
-        ) from error
-    modules = dict(model.named_modules(remove_duplicate=False))
-    called = [id(modules[str(node.target)]) for node in graph.nodes if node.op == "call_module"]
-    once = {name for name, module in modules.items() if called.count(id(module)) == 1}
-    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
-    once -= read  # their parameters are also used outside of their calls
+        traces = _traces(model)
+    except UnsupportedError as error:
+        raise UsageError(f"{error}; fold its sequential parts one by one") from error
+    graph, modules = traces[0].graph, traces[0].modules
+    once = frozenset.intersection(*(traced.once for traced in traces))
+    variants = [calls for traced in traces for calls in (_calls(traced), *traced.others)]
     folded = []
     for node in graph.nodes:
         if node.op != "call_module" or not _is_producer(modules[str(node.target)]):
             continue
         reads = _reads(node, modules)
         touched = {str(node.target), *(name for read in reads for name in (read.name, *read.norms))}
-        if reads and touched <= once and _alone(model, [modules[name] for name in touched]):
+        if not reads or not touched <= once or not _alone(model, [modules[name] for name in touched]):
+            continue
+        if all(_alike(calls, str(node.target), touched, reads, modules) for calls in variants):
             folded.append(_fold_one(model, modules, str(node.target), reads))
     return model, tuple(one for one in folded if one is not None)
+
+
+def _inside(outer: str, one: Folded) -> Folded:
+    consumers, plain = (tuple(f"{outer}.{name}" for name in names) for names in (one.consumers, one.plain))
+    return replace(one, producer=f"{outer}.{one.producer}", consumers=consumers, plain=plain)
+
+
+def _traces(model: nn.Module) -> list[Traced]:
+    """Of the model as it is, then with all modules in training and all in evaluation mode, if that can be traced.
+
+    One trace does not look at optional arguments in the other mode, nor at one mode for all where modules differ in it.
+    """
+    modes = {module: module.training for module in model.modules()}
+    traces = [trace(model)]
+    try:
+        for training in (True, False):
+            if set(modes.values()) != {training}:
+                for module in modes:
+                    module.training = training
+                with suppress(UnsupportedError):
+                    traces.append(trace(model))
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    return traces
+
+
+def _calls(traced: Traced) -> Calls:
+    """Of the modules that are called once."""
+    called = [node for node in traced.graph.nodes if node.op == "call_module"]
+    return {str(node.target): [node] for node in called if str(node.target) in traced.once}
+
+
+def _alike(calls: Calls, producer: str, touched: set[str], reads: list[_Read], modules: dict[str, nn.Module]) -> bool:
+    """Whether the same layers read a producer's output in other calls; or none of them is called."""
+    if producer not in calls:
+        return touched.isdisjoint(calls)
+    return _reads(calls[producer][0], modules) == reads
 
 
 def _is_producer(module: nn.Module) -> bool:
@@ -196,7 +229,7 @@ def _flattens(node: fx.Node) -> bool:
 
 def _alone(model: nn.Module, touched: list[nn.Module]) -> bool:
     """Whether no other module shares the parameters to be changed, and no hook or parametrization would be lost."""
-    if any(module._forward_hooks or module._forward_pre_hooks or is_parametrized(module) for module in touched):
+    if any(is_parametrized(module) or any(getattr(module, hooks) for hooks in HOOKS) for module in touched):
         return False
     owners: dict[int, set[int]] = {}
     for module in model.modules():

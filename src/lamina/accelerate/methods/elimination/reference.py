@@ -41,7 +41,7 @@ def conv_taps(
     ]
     unfolded = F.unfold(x, kernel, dilation, padding, stride)
     y = weight @ (unfolded.index_select(1, index) if moved is None else swapped(unfolded, index, moved, 1))
-    y = y if bias is None else y + bias[:, None]
+    y = y if bias is None else y + bias.to(y.dtype)[:, None]
     image: Tensor = y.unflatten(2, sizes)
     return image
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from lamina.accelerate.common.activations import activation_of
 from lamina.accelerate.methods.fusion.config import Fusion
-from lamina.accelerate.methods.fusion.nn import FusedConv2d, FusedLinear, window_of
+from lamina.accelerate.methods.fusion.nn import FusedConv2d, FusedLinear, padding_refusal, window_of
 from lamina.errors import UnsupportedError, UsageError
 
 
@@ -25,10 +25,8 @@ def refusal(module: nn.Module) -> str | None:
     match module:
         case nn.Linear():
             return "no activation follows it directly"
-        case nn.Conv2d() if module.padding_mode != "zeros":
-            return f"padding_mode={module.padding_mode!r} is not supported"
         case nn.Conv2d():
-            return "no ReLU follows it directly"
+            return padding_refusal(module) or "no ReLU follows it directly"
         case _ if activation_of(module) is not None:
             return "it follows no Linear or Conv2d that it can be fused with"
     return f"{kind} is neither Linear nor Conv2d"
@@ -78,7 +76,7 @@ def _fused(modules: list[nn.Module], pool: bool) -> int:
     first, *rest = modules
     if type(first) is nn.Linear:
         return 2 if rest and activation_of(rest[0]) else 1
-    if type(first) is not nn.Conv2d or first.padding_mode != "zeros" or not (rest and type(rest[0]) is nn.ReLU):
+    if type(first) is not nn.Conv2d or padding_refusal(first) or not (rest and type(rest[0]) is nn.ReLU):
         return 1
     if pool and len(rest) > 1 and type(rest[1]) is nn.MaxPool2d:
         try:

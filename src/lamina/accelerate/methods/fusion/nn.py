@@ -13,7 +13,7 @@ from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion import functional
 from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Impl
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 
 
 class FusedLinear(nn.Module):
@@ -103,6 +103,10 @@ class FusedConv2d(nn.Module):
         pool: the max pooling, if any.
         impl: the implementation of what follows the convolution.
         l1_bypass: whether the kernel's loads bypass L1.
+
+    Raises:
+        UsageError: an unknown implementation.
+        UnsupportedError: the convolution pads with something other than zeros.
     """
 
     def __init__(
@@ -110,6 +114,8 @@ class FusedConv2d(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("impl", impl, IMPLS)
+        if reason := padding_refusal(dense):
+            raise UnsupportedError(reason)
         self.weight, self.bias = dense.weight, dense.bias
         self.kernel_size, self.stride, self.padding = dense.kernel_size, dense.stride, dense.padding
         self.dilation, self.groups, self.pool = dense.dilation, dense.groups, pool
@@ -132,6 +138,7 @@ class FusedConv2d(nn.Module):
 
         Raises:
             UsageError: they are no such layers.
+            UnsupportedError: the convolution pads with something other than zeros.
         """
         kinds = [type(module) for module in dense]
         if kinds not in ([nn.Conv2d, nn.ReLU], [nn.Conv2d, nn.ReLU, nn.MaxPool2d]):
@@ -168,6 +175,13 @@ class FusedConv2d(nn.Module):
 
 def _executed(requested: Impl, impl: Impl) -> tuple[str, str]:
     return f"fused[impl={impl}]", "requested" if impl == requested else "auto"
+
+
+def padding_refusal(dense: nn.Conv2d) -> str | None:
+    """Why a convolution's padding cannot be computed, or ``None``."""
+    if dense.padding_mode == "zeros":
+        return None
+    return f"padding_mode={dense.padding_mode!r} is not supported, only zeros: pad in front of a layer with padding=0"
 
 
 def window_of(module: nn.MaxPool2d) -> Pool2dGeometry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from lamina.accelerate.methods.weight_only.config import WeightOnly
-from lamina.accelerate.methods.weight_only.nn import CONVOLUTIONS, WeightOnlyConv, WeightOnlyLinear
+from lamina.accelerate.methods.weight_only.nn import CONVOLUTIONS, WeightOnlyConv, WeightOnlyLinear, padding_refusal
 from lamina.errors import UnsupportedError
 
 
@@ -15,9 +15,7 @@ def refusal(module: nn.Module) -> str | None:
         return None
     if type(module) not in CONVOLUTIONS:
         return f"{type(module).__name__} is neither Linear nor a convolution"
-    if module.padding_mode != "zeros":
-        return f"padding_mode={module.padding_mode!r} is not supported"
-    return None
+    return padding_refusal(module)
 
 
 def replace(module: nn.Module, config: WeightOnly) -> nn.Module:

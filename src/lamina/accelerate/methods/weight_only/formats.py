@@ -47,7 +47,7 @@ class ErrorStatistics:
 
 
 def pack(weight: Tensor, format: Format, scaling: Scaling = "none") -> Packed:
-    """Quantize ``weight (outputs, inputs)`` with finite elements.
+    """Quantize ``weight (outputs, inputs)`` with finite elements; of one on the meta device only the sizes.
 
     Raises:
         UsageError: another shape, an element that is not finite, or one out of the range of ``half``.
@@ -56,15 +56,16 @@ def pack(weight: Tensor, format: Format, scaling: Scaling = "none") -> Packed:
     if weight.dim() != 2 or not weight.is_floating_point():
         raise UsageError(f"weight: expected floats (outputs, inputs), got {weight.dtype} {tuple(weight.shape)}")
     wide = weight.detach().float()
-    if not bool(wide.isfinite().all()):
+    if not (wide.is_meta or bool(wide.isfinite().all())):
         raise UsageError("weight: expected finite elements, got NaN or infinity, which no weight format has")
     # deft16 formats have the range of float32 and need no scale.
     scaled_rows = scaling == "row" and not format.startswith("deft")
     scale = _row_scale(wide, largest(format)) if scaled_rows else wide.new_ones(len(wide))
     scaled = wide / scale[:, None]
     if format == "half":
-        if scaled.numel() and float(scaled.abs().max()) >= LARGEST_HALF + 16:  # rounds to infinity
-            raise UsageError(f"weight: half holds up to {LARGEST_HALF:g}, got {float(scaled.abs().max()):g}; scale it")
+        most = float(scaled.abs().max()) if scaled.numel() and not scaled.is_meta else 0.0
+        if most >= LARGEST_HALF + 16:  # rounds to infinity
+            raise UsageError(f"weight: half holds up to {LARGEST_HALF:g}, got {most:g}; scale it")
         return Packed(format, scaled.half(), scale, wide.shape[1])
     if format == "deft16":
         return Packed(format, _upper(scaled).to(torch.int16), scale, wide.shape[1])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lamina.accelerate.methods.weight_only import functional
 from lamina.accelerate.methods.weight_only.config import Format, Impl, WeightOnly
 from lamina.accelerate.methods.weight_only.formats import Packed, pack, unpack
+from lamina.errors import UnsupportedError
 
 CONVOLUTIONS: dict[type[nn.Module], Any] = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
 
@@ -52,6 +53,7 @@ class _WeightOnly(nn.Module):
 
         Raises:
             UsageError: a weight is not finite, or it is out of the format's range.
+            UnsupportedError: a convolution pads with something other than zeros.
         """
         return cls(dense, config)
 
@@ -69,11 +71,13 @@ class _WeightOnly(nn.Module):
         return f"{self._sizes}, format={self.format}, impl={self.impl}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        # .half() and .double() change the dtype of dequantized weights. Of codes and scales only the device changes.
-        codes, scale = self.codes, self.scale
+        # .half() and .double() change the dtype of dequantized weights. Codes and scales keep theirs: only where it
+        # changed are they taken again, since .to_empty() comes from the meta device, which holds nothing to take.
+        before = {"codes": self.codes, "scale": self.scale}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.codes = codes.to(self.codes.device)
-        self.scale = scale.to(self.scale.device)
+        for name, tensor in before.items():
+            if (changed := getattr(self, name)).dtype != tensor.dtype:
+                setattr(self, name, tensor.to(changed.device))
         self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
         return self
 
@@ -97,6 +101,8 @@ class WeightOnlyConv(_WeightOnly):
     """A convolution whose weights are dequantized in front of it: less to store, the arithmetic unchanged."""
 
     def __init__(self, dense: Any, config: WeightOnly) -> None:
+        if reason := padding_refusal(dense):
+            raise UnsupportedError(reason)
         super().__init__(dense, config)
         self._function = CONVOLUTIONS[type(dense)]
         self._kind = type(dense)
@@ -116,3 +122,10 @@ class WeightOnlyConv(_WeightOnly):
         dense.bias = self.bias
         converted: nn.Module = dense.train(self.training)
         return converted
+
+
+def padding_refusal(dense: Any) -> str | None:
+    """Why a convolution's padding cannot be computed, or ``None``."""
+    if dense.padding_mode == "zeros":
+        return None
+    return f"padding_mode={dense.padding_mode!r} is not supported, only zeros: pad in front of a layer with padding=0"

@@ -7,7 +7,7 @@ from torch import nn
 from lamina.accelerate.methods.elimination.config import Eliminated
 from lamina.accelerate.methods.elimination.convert import choose
 from lamina.accelerate.papers.on_chip_fission.config import OnChipFission
-from lamina.accelerate.papers.on_chip_fission.nn import OnChipConv2d, OnChipLinear
+from lamina.accelerate.papers.on_chip_fission.nn import OnChipConv2d, OnChipLinear, conv_refusal
 from lamina.errors import UnsupportedError
 
 
@@ -17,12 +17,7 @@ def refusal(module: nn.Module) -> str | None:
         return None
     if type(module) is not nn.Conv2d:
         return f"{type(module).__name__} is neither Linear nor Conv2d"
-    if module.groups > 1:
-        return f"groups={module.groups} are not supported"
-    if module.padding == "same" or module.padding_mode != "zeros":
-        padding = "'same'" if module.padding == "same" else f"mode {module.padding_mode!r}"
-        return f"padding {padding} is not supported"
-    return None
+    return conv_refusal(module)
 
 
 def replace(module: nn.Module, config: OnChipFission) -> nn.Module:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.operands import cast, check_operands, compute_dtype, sizes, transformed
-from lamina.accelerate.papers.on_chip_fission import reference, simt
+from lamina.accelerate.papers.on_chip_fission import ops, reference
 from lamina.accelerate.papers.on_chip_fission.config import IMPLS, Impl, OnChip, Tile
 from lamina.errors import UnsupportedError, UsageError
 
@@ -57,16 +53,7 @@ def linear(
     if resolve_impl(impl, x) == "reference":
         return reference.linear(x, weight, bias, index, format)
 
-    def launch(flat: Tensor, weight: Tensor) -> Tensor:
-        if index is None:
-            return simt.linear(flat, weight, format=format, tile=tile)
-        taps = simt.taps(flat.shape[1], 1, 1, (1, 1), (1, 1), flat.device, index)
-        y = simt.conv2d(flat[..., None, None], weight[..., None, None], format=format, tile=tile, taps=taps)
-        return y.flatten(1)
-
-    definition = partial(reference.linear, bias=None, index=index, format=format)
-    y: Tensor = _by_kernel(x.reshape(-1, x.shape[-1]), weight, launch, definition)
-    y = y.view(*x.shape[:-1], len(weight))
+    y = _by_kernel(x.reshape(-1, x.shape[-1]), weight, index, [], format, tile).view(*x.shape[:-1], len(weight))
     return y if bias is None else y + bias
 
 
@@ -88,48 +75,17 @@ def conv2d(
     steps = stride, padding, dilation
     if resolve_impl(impl, x) == "reference":
         return reference.conv2d(x, weight, bias, index, format, *steps)
-
-    def launch(x: Tensor, weight: Tensor) -> Tensor:
-        taps = None
-        if index is not None:
-            height, width = x.shape[2:]
-            kernel = weight.shape[2], weight.shape[3]
-            taps = simt.taps(x.shape[1], height, width, kernel, dilation, x.device, index)
-        return simt.conv2d(x, weight, *steps, format=format, tile=tile, taps=taps)
-
-    y: Tensor = _by_kernel(
-        x, weight, launch, lambda x, weight: reference.conv2d(x, weight, None, index, format, *steps)
-    )
+    y = _by_kernel(x, weight, index, [size for step in steps for size in step], format, tile)
     return y if bias is None else y + bias[:, None, None]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _by_kernel(x: Tensor, weight: Tensor, launch: Callable[..., Tensor], definition: Callable[..., Tensor]) -> Tensor:
+def _by_kernel(
+    x: Tensor, weight: Tensor, index: Tensor | None, steps: list[int], format: OnChip, tile: Tile
+) -> Tensor:
     if x.dtype != torch.float32:
         raise UnsupportedError(f"impl=kernel: expected float32, as in the paper, got {x.dtype}; use impl=reference")
     if transformed():
         raise UnsupportedError("impl=kernel: transforms of torch.func have no rules for it; use impl=reference")
-    y: Tensor = _Kernel.apply(x, weight, launch, definition)  # type: ignore[no-untyped-call]
+    call = ops.product if torch.compiler.is_compiling() else ops.Product.apply
+    y: Tensor = call(x, weight, index, steps, format, tile)  # type: ignore[no-untyped-call]
     return y
-
-
-class _Kernel(torch.autograd.Function):
-    """A product by a kernel, and its gradients by the definition."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, launch: Any, definition: Any) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.definition = definition
-        y: Tensor = launch(x.contiguous(), weight.contiguous())
-        return y
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[:2]
-        with torch.enable_grad():
-            saved = zip(ctx.saved_tensors, wanted, strict=True)
-            leaves = [one.detach().requires_grad_(needed) for one, needed in saved]
-            y = ctx.definition(*leaves)
-        found = iter(torch.autograd.grad(y, [one for one in leaves if one.requires_grad], dy))
-        return *(next(found) if needed else None for needed in wanted), None, None

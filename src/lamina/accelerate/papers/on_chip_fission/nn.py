@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate.papers.on_chip_fission import functional, reference
 from lamina.accelerate.papers.on_chip_fission.config import Impl, OnChip, OnChipFission, Tile
+from lamina.errors import UnsupportedError
 
 
 class _OnChip(nn.Module):
@@ -23,7 +24,13 @@ class _OnChip(nn.Module):
 
     @classmethod
     def from_dense(cls, dense: Any, config: OnChipFission, index: Tensor | None = None, factor: float = 1.0) -> Self:
-        """The layer with the parameters of a dense one; with an index, a copy of its columns times ``factor``."""
+        """The layer with the parameters of a dense one; with an index, a copy of its columns times ``factor``.
+
+        Raises:
+            UnsupportedError: a convolution has groups, or its padding is ``"same"`` or not of zeros.
+        """
+        if isinstance(dense, nn.Conv2d) and (reason := conv_refusal(dense)):
+            raise UnsupportedError(reason)
         layer: Any = cls._like(dense)
         layer.register_parameter("bias", dense.bias)
         weight = dense.weight if index is None else nn.Parameter(dense.weight.detach()[:, index] * factor)
@@ -114,3 +121,13 @@ class OnChipConv2d(_OnChip, nn.Conv2d):
 
     def _inputs(self) -> int:
         return self.in_channels
+
+
+def conv_refusal(layer: nn.Conv2d) -> str | None:
+    """Why a convolution cannot be replaced, or ``None``."""
+    if layer.groups > 1:
+        return f"groups={layer.groups} are not supported"
+    if layer.padding == "same" or layer.padding_mode != "zeros":
+        padding = "'same'" if layer.padding == "same" else f"mode {layer.padding_mode!r}"
+        return f"padding {padding} is not supported: pad in front of a layer with padding=0"
+    return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.operands import transformed
 from lamina.accelerate.methods.weight_only.formats import pack, unpack
 from lamina.accelerate.papers.on_chip_fission.config import OnChip
 
@@ -48,7 +49,10 @@ def read(matrix: Tensor, format: OnChip) -> Tensor:
     """
     if format == "float":
         return matrix
-    result: Tensor = _Read.apply(matrix, format)  # type: ignore[no-untyped-call]
+    # A backward pass is traced after compilation in some versions of PyTorch: only a dispatch mode shows it then.
+    traced = torch.compiler.is_compiling() or (torch._C._len_torch_dispatch_stack() and not transformed())
+    function = read_operator if traced else _Read.apply
+    result: Tensor = function(matrix, format)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -70,6 +74,16 @@ class _Read(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
         return tangent.clone()
+
+
+@torch.library.custom_op("lamina::on_chip_read", mutates_args=())
+def read_operator(matrix: Tensor, format: str) -> Tensor:
+    """`read` where it is traced, which neither rules for forward mode nor errors that depend on values can be."""
+    return _Read.forward(matrix, cast(OnChip, format)).contiguous()
+
+
+read_operator.register_fake(lambda matrix, format: torch.empty_like(matrix, memory_format=torch.contiguous_format))
+read_operator.register_autograd(lambda ctx, gradient: (gradient, None))
 
 
 def _packed(values: Tensor, format: OnChip) -> Tensor:

@@ -183,7 +183,9 @@ class BlockCirculantLSTM(Selectable, nn.Module):
             gates = step + functional.linear(h, weight, out_features=padded, impl=impl)
             h, c = lstm_cell(torch.unflatten(gates, -1, (_GATES, -1))[..., : self.hidden_size], c)
             outputs.append(h)
-        return torch.stack(outputs), (h, c)
+        # Under autocast the gates have its dtype, which the states do not take on by themselves, but the results do.
+        dtype = inputs.dtype
+        return torch.stack(outputs).to(dtype), (h.to(dtype), c.to(dtype))
 
     def _matrices(self) -> list[tuple[str, int]]:
         """The names of all weight matrices, and the features that they multiply."""
