@@ -226,3 +226,8 @@ main()
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "lamina: interrupted\n")
+
+
+def test_converting_does_not_import_the_compiler() -> None:
+    code = "import sys, lamina; lamina.convert; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -53,6 +53,14 @@ class Switched(Base):
         return self.relu(z) if activate else z
 
 
+class Detector(Base):
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
+        z = self.conv(x)
+        if self.training and targets is None:
+            raise ValueError("expected targets in training mode")
+        return (z - targets).square().sum() if self.training else self.relu(z)  # type: ignore[no-any-return, operator]
+
+
 class Unused(Base):
     def forward(self, x: Tensor, mask: Tensor | None = None, features: bool = False) -> Any:
         z = self.relu(self.conv(x))
@@ -72,6 +80,10 @@ def test_a_chain_of_whatever_takes_inputs(kind: type[Base]) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_what_another_call_does_not_do_is_no_chain(kind: type[Base], training: bool) -> None:
     assert not list(chains(trace(kind().train(training))))
+
+
+def test_a_call_that_only_training_mode_has_is_looked_at() -> None:
+    assert not list(chains(trace(Detector().eval())))
 
 
 class Listed(Base):

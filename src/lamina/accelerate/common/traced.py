@@ -29,8 +29,8 @@ class Traced:
         graph: of calls; values that the network's code computes itself are nodes as well.
         modules: by path.
         once: paths of modules that have no other, that are called once, and whose parameters nothing else reads.
-        others: the calls of modules in the other of training and evaluation mode, and where an optional argument has a
-            value, as far as `torch.fx` can trace that.
+        others: the calls of modules in training and in evaluation mode, and where an optional argument has a value, as
+            far as `torch.fx` can trace that.
     """
 
     graph: fx.Graph
@@ -134,22 +134,35 @@ def _graph(model: nn.Module, given: dict[str, Any] | None = None) -> fx.Graph:
 
 
 def _other_graphs(model: nn.Module) -> Iterator[fx.Graph]:
-    """Those in the other of training and evaluation mode, and of calls that give an optional argument a value."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        for module, training in modes.items():
-            module.training = not training
-        with suppress(UnsupportedError):
-            yield _graph(model)
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    """Those in other modes, and of calls that give an optional argument a value, as far as they can be traced."""
     defaults = _defaults(model)
+    calls: list[dict[str, Any] | None] = [None]
     for name, value in defaults.items():
         others = {other: one for other, one in defaults.items() if other != name}
         if isinstance(value, bool) or value is None:
-            with suppress(UnsupportedError):
-                yield _graph(model, others if value is None else others | {name: not value})
+            calls.append(others if value is None else others | {name: not value})
+    given, *rest = _modes(model)
+    try:
+        for modes in (given, *rest):
+            for module, training in modes.items():
+                module.training = training
+            for call in calls if modes is not given else calls[1:]:
+                with suppress(UnsupportedError):
+                    yield _graph(model, call)
+    finally:
+        for module, training in given.items():
+            module.training = training
+
+
+def _modes(model: nn.Module) -> list[dict[nn.Module, bool]]:
+    """The mode of each module: as it is, the other one, and all in training or all in evaluation mode."""
+    given = {module: module.training for module in model.modules()}
+    found = [given]
+    flipped = {module: not training for module, training in given.items()}
+    for modes in (flipped, dict.fromkeys(given, True), dict.fromkeys(given, False)):
+        if modes not in found:
+            found.append(modes)
+    return found
 
 
 def _defaults(model: nn.Module) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from torch import nn
 
 from lamina import build
 from lamina.build import Target
-from lamina.pipeline.apply.model import fold
+from lamina.pipeline.apply.model import fold_norms
 from lamina.pipeline.deft import recipe_files
 from lamina.spec.plan import NAME, Plan
 from lamina.spec.plan_file import write_plan
@@ -30,7 +30,7 @@ def save(folder: Path, model: nn.Module, dense: nn.Module, plan: Plan, target: T
         UsageError: a layer's type has no recipe, or the folder cannot be written.
     """
     dense = build.copied(dense)
-    folded = folds(plan.run.method) and fold(dense) is None
+    folded = folds(plan.run.method) and fold_norms(dense) is None
     origin = recipe_files.Origin(target.name, classes, target.network, folded)
     methods = {one.name: (one.method, one.with_) for one in plan.layers if one.method != "dense"}
     precision = plan.run.precision if plan.goal == "infer" else "fp32"

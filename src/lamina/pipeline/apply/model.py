@@ -19,10 +19,10 @@ from lamina.accelerate.convert import put, require_convertible, standard_twin
 from lamina.accelerate.methods.circulant.activation_fusion import fuse_activations
 from lamina.accelerate.methods.circulant.nn import allow_fallback
 from lamina.accelerate.methods.elimination.convert import unfitted
+from lamina.accelerate.methods.elimination.network import fold
 from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply.planned import run_by
-from lamina.pipeline.deft.composition import folded
 from lamina.pipeline.deft.recipe_files import WEIGHTS, digest, load, path_of
 from lamina.pipeline.graphed import graphed
 from lamina.record.wording import listed
@@ -138,7 +138,7 @@ def replaced_by(model: nn.Module, plan: Plan, *, folding: bool = False) -> tuple
     wanted = {one.name: one for one in plan.layers if one.method != "dense"}
     if wanted and refused.keys() >= wanted.keys():
         raise UsageError(f"the plan of {plan.network} does not fit the model: {listed(_faults(refused), 5)}")
-    if folding and folds(plan.run.method) and (reason := fold(model)) is not None:
+    if folding and folds(plan.run.method) and (reason := fold_norms(model)) is not None:
         remarks.append(f"BatchNorm is not folded: {reason}")
     replaced: dict[str, str] = {}
     by_method: dict[str, list[PlannedLayer]] = {}
@@ -166,7 +166,7 @@ def replaced_by(model: nn.Module, plan: Plan, *, folding: bool = False) -> tuple
         )
     if any(PRUNED in method for method in replaced.values()):
         try:
-            model, _ = folded(model)
+            model, _ = fold(model)
         except UsageError as error:
             remarks.append(f"dead output channels are not pruned: {error}")
     return model, Applied(replaced, refused, remarks)
@@ -185,7 +185,7 @@ def _by_algorithm(
     return model
 
 
-def fold(model: nn.Module) -> str | None:
+def fold_norms(model: nn.Module) -> str | None:
     """Fold each BatchNorm into the layer before it, in place; why not, or nothing."""
     try:
         fold_batchnorm(model)

@@ -247,7 +247,7 @@ def _square(weight: Tensor, bias: Tensor, moments: Moments) -> float:
 def foldable(model: nn.Module) -> str | None:
     """Why producers cannot be folded, or nothing."""
     try:
-        folded(copy.deepcopy(model))
+        fold(copy.deepcopy(model))
     except UsageError as error:
         return str(error)
     return None
@@ -268,7 +268,7 @@ def flattened(model: nn.Module) -> dict[str, int]:
         # Reading the last input alone, each lets its producer say how many channels it has.
         layer = EliminatedLinear.from_dense(cast(nn.Linear, probe.get_submodule(name)), [number - 1])
         setattr(probe.get_submodule(parent), last, layer)
-    _, changed = folded(probe)
+    _, changed = fold(probe)
     pixels = {name: inputs[name] // one.outputs for one in changed for name in one.consumers if name in inputs}
     return {name: number for name, number in pixels.items() if number > 1}
 
@@ -288,23 +288,4 @@ def compose(
     for name, share in choice.items():
         if share < 1:
             put(result, name, copy.deepcopy(variants[name][share].layer))
-    return folded(result) if folding else (result, ())
-
-
-def folded(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
-    """A network without the output channels that no eliminated layer reads, in place; and the changed producers.
-
-    Raises:
-        UsageError: the network cannot be traced.
-    """
-    # Inside another module a network's arguments are those of a call, which can be traced where `*inputs` cannot.
-    outer = nn.Sequential(model)
-    _, changed = fold(outer)
-
-    def own(names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(name.removeprefix("0.") for name in names)
-
-    return outer[0], tuple(
-        replace(one, producer=own([one.producer])[0], consumers=own(one.consumers), plain=own(one.plain))
-        for one in changed
-    )
+    return fold(result) if folding else (result, ())

@@ -15,10 +15,11 @@ from torch import nn
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.convert import build, inputs_of
+from lamina.accelerate.methods.elimination.network import fold
 from lamina.accelerate.methods.elimination.search import aligned
 from lamina.accelerate.select import LayerCall, Selector, layer_step, observe
 from lamina.errors import UnsupportedError, UsageError
-from lamina.pipeline.deft.composition import flattened, foldable, folded
+from lamina.pipeline.deft.composition import flattened, foldable
 from lamina.record import Timing
 from lamina.spec import Method
 
@@ -79,7 +80,7 @@ def fold_times(
         raise UnsupportedError("nothing is pruned at this keep ratio")
     put(twin, name, build(layer, torch.arange(kept, device=next(layer.parameters()).device), config))
     try:
-        twin, changed = folded(twin)
+        twin, changed = fold(twin)
     except UsageError as error:
         raise UnsupportedError(str(error)) from error
     producers = [one.producer for one in changed if name in one.plain]

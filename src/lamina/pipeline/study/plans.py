@@ -17,13 +17,13 @@ from torch import nn
 from lamina import accelerate, build, run
 from lamina.accelerate.convert import put, standard_twin
 from lamina.accelerate.methods.elimination.indexed import Indexed
+from lamina.accelerate.methods.elimination.network import fold
 from lamina.accelerate.registry import converter, known_options
 from lamina.accelerate.stand_ins import restore
 from lamina.accelerate.training.compressed_activations import compressed
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.deft.agreement import agreement
 from lamina.pipeline.deft.calibration import accuracy
-from lamina.pipeline.deft.composition import folded
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.config import lossless
@@ -100,7 +100,7 @@ class Plans:
             else:
                 rest[layer] = impl
         if any(FOLDED in impl for impl in choice.values()):
-            model, _ = folded(model)
+            model, _ = fold(model)
         return restore(self._placed(model, rest), activations=not choice)
 
     def possible(self, choice: Choice) -> Choice:

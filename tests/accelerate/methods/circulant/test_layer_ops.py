@@ -58,6 +58,17 @@ def test_a_frozen_operand_costs_no_gradient(frozen: int) -> None:
     assert counter.get_total_flops() == 2 * forward - transforms[frozen]
 
 
+@pytest.mark.parametrize(("dtype", "scales"), [(torch.bfloat16, 0), (torch.float32, 2)])
+def test_only_scaled_spectra_have_scales_to_save(dtype: torch.dtype, scales: int) -> None:
+    x, weight = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in (X, WEIGHT))
+    saved = list[Tensor]()
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+        y, *_ = layer_ops.layer(x, weight, None, None, 4, WINDOW.pack(), dtype, bool(scales), False)
+    assert [one.numel() for one in saved].count(1) == scales and all(one.numel() for one in saved)
+    y.sum().backward()
+    assert x.grad is not None and weight.grad is not None
+
+
 def test_batched_gradients() -> None:
     operands = leaf(*X), leaf(*WEIGHT)
     y, *_ = layer_ops.layer_eager(*operands, None, None, 4, tuple(WINDOW.pack()), FP64, False, True)

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lamina.accelerate.common.geometry import Conv2dProblem
+from lamina.accelerate.common.graph_constants import graph_constant
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, owned, sizes
 from lamina.accelerate.methods.circulant import reference
 from lamina.accelerate.methods.circulant.activations import InputActivation, activated, code
@@ -195,7 +196,7 @@ def _settled(
     return name
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@graph_constant
 def _settled_of(
     in_features: int, dtype: torch.dtype, device: torch.device, like: tuple[Any, ...], out_features: int, impl: str,
     fallback: bool,

@@ -81,11 +81,14 @@ def _run_layer(
 
 @torch.library.custom_op("lamina::circulant_layer_backward", mutates_args=())
 def layer_backward(
-    dy: Tensor, xs: Tensor, ws: Tensor, x_scale_inv: Tensor, w_scale_inv: Tensor, signs: Tensor | None,
+    dy: Tensor, xs: Tensor, ws: Tensor, x_scale_inv: Tensor | None, w_scale_inv: Tensor | None, signs: Tensor | None,
     window: list[int], x_shape: list[int], w_shape: list[int], channels_last: bool, x_dtype: torch.dtype,
     w_dtype: torch.dtype, for_x: bool, for_w: bool, bias_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of `layer` with respect to ``x``, ``weight`` and a bias of ``bias_dtype``; empty if not requested."""
+    """Gradients of `layer` with respect to ``x``, ``weight`` and a bias of ``bias_dtype``; empty if not requested.
+
+    Inverse scales are those of scaled spectra; others have none.
+    """
     spectra, shapes = (xs, ws, x_scale_inv, w_scale_inv), (tuple(x_shape), tuple(w_shape))
     return _run_layer_backward(
         dy, *spectra, signs, tuple(window), *shapes, channels_last, x_dtype, w_dtype, for_x, for_w, bias_dtype
@@ -94,7 +97,7 @@ def layer_backward(
 
 @cached_launches
 def _run_layer_backward(
-    dy: Tensor, xs: Tensor, ws: Tensor, x_scale_inv: Tensor, w_scale_inv: Tensor, signs: Tensor | None,
+    dy: Tensor, xs: Tensor, ws: Tensor, x_scale_inv: Tensor | None, w_scale_inv: Tensor | None, signs: Tensor | None,
     window: tuple[int, ...], x_shape: tuple[int, ...], w_shape: tuple[int, ...], channels_last: bool,
     x_dtype: torch.dtype, w_dtype: torch.dtype, for_x: bool, for_w: bool, bias_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -183,7 +186,7 @@ def _(
 
 @layer_backward.register_fake
 def _(
-    dy: Tensor, xs: Tensor, ws: Tensor, x_scale_inv: Tensor, w_scale_inv: Tensor, signs: Tensor | None,
+    dy: Tensor, xs: Tensor, ws: Tensor, x_scale_inv: Tensor | None, w_scale_inv: Tensor | None, signs: Tensor | None,
     window: list[int], x_shape: list[int], w_shape: list[int], channels_last: bool, x_dtype: torch.dtype,
     w_dtype: torch.dtype, for_x: bool, for_w: bool, bias_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -196,11 +199,13 @@ def _save_layer(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, weight, signs, bias, _, window, _, ctx.scaled, relu = inputs
     ctx.window, ctx.bias_dtype = tuple(window), None if bias is None else bias.dtype
     ctx.like = tuple(x.shape), tuple(weight.shape), _is_channels_last(x, weight), x.dtype, weight.dtype
-    y, *saved = output
+    y, *spectra = output
     # Double backward differentiates through the saved spectra; scaled spectra are not differentiable.
-    ctx.mark_non_differentiable(*saved if ctx.scaled else saved[2:])
+    ctx.mark_non_differentiable(*spectra if ctx.scaled else spectra[2:])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(y if relu else None, signs, *saved, *((x, weight) if ctx.scaled else ()))
+    # Each saved tensor is an output of a compiled graph: empty scales are not saved.
+    saved = (*spectra, x, weight) if ctx.scaled else (*spectra[:2], None, None)
+    ctx.save_for_backward(y if relu else None, signs, *saved)
 
 
 def _layer_gradient(ctx: Any, gy: Tensor | None, gxs: Tensor | None, gws: Tensor | None, *_: None) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.common.channel_sums.ops import channel_sums
 from lamina.accelerate.common.geometry import Conv2dProblem
+from lamina.accelerate.common.graph_constants import graph_constant
 from lamina.accelerate.common.split_fp16.ops import window_constexprs
 from lamina.accelerate.methods.circulant import kernels
 from lamina.accelerate.methods.circulant.basis import num_terms
@@ -44,7 +45,7 @@ SHORT_SUM = 16
 """Products up to which a sum in fp32 uses fp32 multiply-adds instead of tensor cores."""
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled graphs recompile when it changes
+@graph_constant  # compiled graphs recompile when it changes
 def tf32() -> bool:
     """Whether float32 is multiplied as TF32."""
     return precision() == "tf32"

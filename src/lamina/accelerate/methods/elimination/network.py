@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -22,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
 from lamina.accelerate.common.batchnorm import HOOKS
-from lamina.accelerate.common.traced import Calls, Traced, trace
+from lamina.accelerate.common.traced import Calls, trace
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
 from lamina.accelerate.methods.elimination.reference import dense_weight
@@ -82,17 +81,11 @@ def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
     Raises:
         UsageError: the model cannot be traced.
     """
-    if type(model) is nn.Sequential and len(model) == 1:
-        # It hides the optional arguments of the network inside, which may be called alone, with them.
-        ((name, inner),) = model.named_children()
-        return model, tuple(_inside(name, one) for one in fold(inner)[1])
     try:
-        traces = _traces(model)
+        traced = trace(model)
     except UnsupportedError as error:
         raise UsageError(f"{error}; fold its sequential parts one by one") from error
-    graph, modules = traces[0].graph, traces[0].modules
-    once = frozenset.intersection(*(traced.once for traced in traces))
-    variants = [calls for traced in traces for calls in (_calls(traced), *traced.others)]
+    graph, modules, once = traced.graph, traced.modules, traced.once
     folded = []
     for node in graph.nodes:
         if node.op != "call_module" or not _is_producer(modules[str(node.target)]):
@@ -101,40 +94,9 @@ def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
         touched = {str(node.target), *(name for read in reads for name in (read.name, *read.norms))}
         if not reads or not touched <= once or not _alone(model, [modules[name] for name in touched]):
             continue
-        if all(_alike(calls, str(node.target), touched, reads, modules) for calls in variants):
+        if all(_alike(calls, str(node.target), touched, reads, modules) for calls in traced.others):
             folded.append(_fold_one(model, modules, str(node.target), reads))
     return model, tuple(one for one in folded if one is not None)
-
-
-def _inside(outer: str, one: Folded) -> Folded:
-    consumers, plain = (tuple(f"{outer}.{name}" for name in names) for names in (one.consumers, one.plain))
-    return replace(one, producer=f"{outer}.{one.producer}", consumers=consumers, plain=plain)
-
-
-def _traces(model: nn.Module) -> list[Traced]:
-    """Of the model as it is, then with all modules in training and all in evaluation mode, if that can be traced.
-
-    One trace does not look at optional arguments in the other mode, nor at one mode for all where modules differ in it.
-    """
-    modes = {module: module.training for module in model.modules()}
-    traces = [trace(model)]
-    try:
-        for training in (True, False):
-            if set(modes.values()) != {training}:
-                for module in modes:
-                    module.training = training
-                with suppress(UnsupportedError):
-                    traces.append(trace(model))
-    finally:
-        for module, training in modes.items():
-            module.training = training
-    return traces
-
-
-def _calls(traced: Traced) -> Calls:
-    """Of the modules that are called once."""
-    called = [node for node in traced.graph.nodes if node.op == "call_module"]
-    return {str(node.target): [node] for node in called if str(node.target) in traced.once}
 
 
 def _alike(calls: Calls, producer: str, touched: set[str], reads: list[_Read], modules: dict[str, nn.Module]) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 from lamina.accelerate.common.activation_names import Activation
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.geometry import Pool2dGeometry
+from lamina.accelerate.common.graph_constants import graph_constant
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, sizes
 from lamina.accelerate.methods.fusion import reference
 from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Impl
@@ -189,10 +190,6 @@ def check_pool(pool: Pool2dGeometry) -> None:
         raise UsageError(f"pooling: expected a window of at most {MAX_WINDOW} pixels, got {pool.taps}")
 
 
+@graph_constant  # torch.compile cannot trace the read of this setting
 def _strict_float32() -> bool:
     return bool(torch.backends.cuda.matmul.fp32_precision != "tf32")
-
-
-# torch.compile cannot trace the read of this setting. torch.compiler.assume_constant_result sets the same attribute,
-# but imports the compiler first, which would double the start-up time of every command.
-_strict_float32._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import transformed
@@ -26,7 +27,7 @@ def kernels_for(x: Tensor) -> Kernels | None:
     return _compiled() if x.device.type == "cuda" else None
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable_dynamo  # torch.compiler.disable is the same, but imports the compiler first
 def linear(x: Tensor, weight: Tensor, out_features: int, impl: str) -> Tensor:
     """``x W^T`` of ``x (rows, inputs)`` and first columns ``weight (p, q, k)``: ``(rows, out_features)``.
 

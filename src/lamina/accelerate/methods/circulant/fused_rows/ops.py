@@ -19,6 +19,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.common.channel_sums.ops import bias_gradient, relu_gradients
 from lamina.accelerate.common.geometry import Conv2dProblem
+from lamina.accelerate.common.graph_constants import graph_constant
 from lamina.accelerate.common.operands import transformed
 from lamina.accelerate.methods.circulant.activations import activated, gradient_through, named
 from lamina.accelerate.methods.circulant.basis import slot_count
@@ -40,7 +41,7 @@ CAPABILITY = 9
 _ELSE = 'use impl="kernel"'
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@graph_constant
 def _capability(device: torch.device) -> int:
     """The major version of a device's compute capability; 0 if it is no NVIDIA GPU."""
     if device.type != "cuda" or torch.version.cuda is None:

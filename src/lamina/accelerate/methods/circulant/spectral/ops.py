@@ -144,7 +144,7 @@ def run_dft(
 def run_idft(
     xs: Tensor, ws: Tensor, signs: Tensor | None, bias: Tensor | None, x: Tensor, w: Tensor,
     block_size: int, groups: int, eigenvalues: bool, pair: bool,
-    scale_invs: tuple[Tensor, ...] = (), x_descale: float = 0.0, w_descale: float = 0.0, relu: bool = False,
+    scale_invs: tuple[Tensor | None, ...] = (), x_descale: float = 0.0, w_descale: float = 0.0, relu: bool = False,
 ) -> None:  # fmt: skip
     """Rows from their spectrum, with ``pair`` also weights; ``scale_invs`` and ``descale`` undo scales.
 
