@@ -1,11 +1,12 @@
 """Measures again, from today's commit, what a device measured before: the command of each results file.
 
-Each command runs in a process of its own, the shortest first; with several GPUs, one on each at the same time, and
-then, one by one, those that use every GPU. What was finished from today's commit is left out, so a run that was stopped
-goes on. ``--list`` names the commands and how long each took.
+Each command runs in a process of its own, the shortest first; with several GPUs, one on each at the same time, on
+cores of its own, and then, one by one, those that use every GPU. What was finished from today's commit is left out, so
+a run that was stopped goes on; so is what took longer than there is time left. With ``--old``, so is what was measured
+from today's code. ``--list`` names the commands and how long each took.
 
-Run: python -m benchmarks.again [--of nvidia-h200] [--only whole_steps,ladder] [--limit 1700] [--each 300]
-     [--data FOLDER] [--output FOLDER] [--list]
+Run: python -m benchmarks.again [--of nvidia-h200,nvidia-h100-80gb-hbm3] [--only whole_steps,ladder] [--old]
+     [--limit 1700] [--each 300] [--data FOLDER] [--output FOLDER] [--list]
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from pathlib import Path
 from queue import SimpleQueue
@@ -42,6 +45,7 @@ DATA = "FOLDER"
 class Recorded:
     """A results file: its command, and how large it is."""
 
+    file: str
     claim: str
     command: str
     seconds: float
@@ -55,15 +59,29 @@ def recorded(folder: Path, chip: str) -> Iterator[Recorded]:
         document = json.loads(path.read_text(encoding="utf-8"))
         told = document["provenance"]
         seconds = told.get("seconds", inf)
-        yield Recorded(document["claim"], told["command"], seconds, len(document["rows"]))
+        yield Recorded(path.name, document["claim"], told["command"], seconds, len(document["rows"]))
 
 
-def wanted(folder: Path, output: Path, chip: str, commit: str, only: tuple[str, ...]) -> list[Recorded]:
-    """What is to be measured again, the shortest first; by its rows where no time is known."""
+def wanted(
+    folder: Path, output: Path, chips: str, commit: str, only: tuple[str, ...], files: Collection[str] | None = None
+) -> list[Recorded]:
+    """What is to be measured again, of ``files`` if given, the shortest first; by its rows where no time is known.
+
+    Of commands that several devices ran, the first device's counts.
+    """
     lines = (output / DONE).read_text(encoding="utf-8").splitlines() if (output / DONE).exists() else []
-    found = {one.command: one for one in recorded(folder, chip) if f"{commit} {one.command}" not in lines}
+    found: dict[str, Recorded] = {}
+    for one in chain.from_iterable(recorded(folder, chip) for chip in chips.split(",")):
+        if f"{commit} {one.command}" not in lines and (files is None or one.file in files):
+            found.setdefault(one.command, one)
     chosen = [one for one in found.values() if not only or one.claim.startswith(only)]
     return sorted(chosen, key=lambda one: (one.seconds, one.rows))
+
+
+def old() -> set[str]:
+    """The results files that are older than the code that they measure."""
+    ages = runpy.run_path(str(source.ROOT / "tools" / "results_age.py"))["ages"]()
+    return {one.file for one in ages if one.changed}
 
 
 def uses_every_gpu(command: str) -> bool:
@@ -73,8 +91,10 @@ def uses_every_gpu(command: str) -> bool:
     return path.is_file() and on_every_gpu.__name__ in path.read_text(encoding="utf-8")
 
 
-def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: float, gpu: int | None = None) -> str:
-    """Run a command, on one GPU of several, and tell what became of it."""
+def run(
+    one: Recorded, data: Path | None, output: Path, commit: str, limit_s: float, gpu: int | None = None, gpus: int = 1
+) -> str:
+    """Run a command, on one GPU of several and its part of the cores, and tell what became of it."""
     words = shlex.split(one.command)[1:]
     if DATA in words and data is None:
         return f"left out: it needs --data {DATA}"
@@ -86,6 +106,8 @@ def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: fl
         command = [sys.executable, *words, "--output", str(output)]
         seen = results.environment_with(**({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}))
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=seen)
+        if gpu is not None:
+            os.sched_setaffinity(process.pid, cores_of(gpu, gpus))
         try:
             code = process.wait(None if limit_s == inf else limit_s)
         except subprocess.TimeoutExpired:
@@ -101,10 +123,16 @@ def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: fl
     return "measured"
 
 
+def cores_of(gpu: int, gpus: int) -> set[int]:
+    """The cores of this process that commands on one of several GPUs run on."""
+    cores = sorted(os.sched_getaffinity(0))
+    return {*cores[gpu * len(cores) // gpus : (gpu + 1) * len(cores) // gpus]} or {*cores}
+
+
 def run_all(
     todo: list[Recorded], data: Path | None, output: Path, commit: str, limit_s: float, each_s: float, gpus: int
 ) -> None:
-    """Run commands, one on each GPU at a time, and print what became of each; none starts after the time limit.
+    """Run commands, one on each GPU at a time, and print what became of each; none that took longer than is left.
 
     Those that use every GPU follow, one by one.
     """
@@ -116,16 +144,16 @@ def run_all(
     first = [one for one in todo if one not in last]
 
     def one_of_all(index: int, one: Recorded) -> None:
-        begun = watch.seconds
-        if begun >= limit_s:
-            left.append(one)
-            return
-        here = f"{index} of {len(todo)}: {one.command}"
-        with lock:
-            print(f"{here} (before: {took(one)}) ...", flush=True)
         gpu = idle.get() if gpus > 1 and one not in last else None
         try:
-            told = run(one, data, output, commit, min(each_s, limit_s - begun), gpu)
+            begun = watch.seconds
+            if begun + (0.0 if one.seconds == inf else one.seconds) >= limit_s:
+                left.append(one)
+                return
+            here = f"{index} of {len(todo)}: {one.command}"
+            with lock:
+                print(f"{here} (before: {took(one)}) ...", flush=True)
+            told = run(one, data, output, commit, min(each_s, limit_s - begun), gpu, gpus)
         finally:
             if gpu is not None:
                 idle.put(gpu)
@@ -139,6 +167,7 @@ def run_all(
         one_of_all(index, one)
     if left:
         print(f"the time limit is over: {len(left)} of {len(todo)} commands are left")
+        print(*(f"left: {one.command} ({took(one)})" for one in left), sep="\n")
 
 
 def took(one: Recorded) -> str:
@@ -148,8 +177,9 @@ def took(one: Recorded) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.again", description=__doc__.split("\n")[0])
-    parser.add_argument("--of", help="the device in the names of results files, such as nvidia-h200; default this one")
+    parser.add_argument("--of", help="devices in the names of results files, such as nvidia-h200; default this one")
     parser.add_argument("--only", default="", help="beginnings of claims, between commas; default all")
+    parser.add_argument("--old", action="store_true", help="only results that are older than the code they measure")
     parser.add_argument("--limit", type=float, default=inf, help="seconds for everything")
     parser.add_argument("--each", type=float, default=inf, help="seconds for each command")
     parser.add_argument("--data", type=Path, help="folder of data sets, for commands that need one")
@@ -157,17 +187,17 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="name the commands, and run none")
     asked = parser.parse_args()
     gpus = torch.cuda.device_count()
-    chip = asked.of or results.chip(measure.environment("cuda" if gpus else "cpu").device)
+    chips = asked.of or results.chip(measure.environment("cuda" if gpus else "cpu").device)
     only = tuple(asked.only.split(",")) if asked.only else ()
     commit = source.commit()
-    todo = wanted(results.FOLDER, asked.output, chip, commit, only)
+    todo = wanted(results.FOLDER, asked.output, chips, commit, only, old() if asked.old else None)
     if asked.list:
         for one in todo:
             print(f"{one.command} ({took(one)}, {one.rows} rows)")
     elif todo:
         run_all(todo, asked.data, asked.output, commit, asked.limit, asked.each, gpus)
     else:
-        print(f"every command of {chip} was measured from this commit")
+        print(f"every command of {chips} was measured from this commit" + " or its code" * asked.old)
 
 
 if __name__ == "__main__":

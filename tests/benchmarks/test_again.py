@@ -15,7 +15,7 @@ from lamina import measure
 
 CHIP = results.chip(measure.environment("cpu").device)
 OLD, NEW = "1" * 40, "2" * 40
-RECORDED = again.Recorded("claim", "", inf, 1)
+RECORDED = again.Recorded("claim.json", "claim", "", inf, 1)
 
 
 def put(
@@ -138,3 +138,41 @@ def test_nothing_starts_after_the_time_limit(
     monkeypatch.setattr(sys, "argv", ["again", "--only", "today"])
     again.main()
     assert "was measured from this commit" in capsys.readouterr().out
+
+
+def test_only_old_results_and_those_of_several_devices(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(folder, "again", "python -m elsewhere", chip=CHIP, rows=5)
+    monkeypatch.setattr(again, "old", lambda: {f"{name}_{CHIP}_2026-01-01.json" for name in ("large", "again")})
+    monkeypatch.setattr(sys, "argv", ["again", "--of", f"other,{CHIP}", "--old", "--list"])
+    again.main()
+    listed = capsys.readouterr().out.splitlines()
+    assert listed == ["python -m elsewhere (unknown, 5 rows)", "python -m large (unknown, 9 rows)"]
+    monkeypatch.setattr(sys, "argv", ["again", "--of", f"other,{CHIP}", "--list", "--only", "elsewhere"])
+    again.main()
+    assert capsys.readouterr().out == "python -m elsewhere (unknown, 1 rows)\n", "that of the first device"
+
+
+def test_old_results_are_those_whose_code_changed() -> None:
+    known = {path.name for path in results.FOLDER.glob("*.json")}
+    assert again.old() <= known
+
+
+def test_what_took_longer_than_there_is_time_left_is_not_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "work.py"
+    script.write_text("", encoding="utf-8")
+    todo = [replace(RECORDED, command=f"python {script} {name}", seconds=s) for name, s in (("a", 1.0), ("b", 900.0))]
+    again.run_all(todo, None, tmp_path, NEW, 600.0, inf, 1)
+    said = capsys.readouterr().out
+    assert f"1 of 2: python {script} a: measured" in said
+    assert f"left: python {script} b (900 s)" in said and f"{script} b (before" not in said
+
+
+def test_each_gpu_has_its_own_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again.os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4, 5})
+    assert [again.cores_of(gpu, 3) for gpu in range(3)] == [{0, 1}, {2, 3}, {4, 5}]
+    monkeypatch.setattr(again.os, "sched_getaffinity", lambda _: {7})
+    assert [again.cores_of(gpu, 2) for gpu in range(2)] == [{7}, {7}]
