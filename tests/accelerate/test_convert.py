@@ -1,6 +1,7 @@
 """The verb: what is replaced, what is skipped and why, and how a method is written."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -185,16 +186,74 @@ def test_layers_that_an_example_does_not_reach_are_left_alone() -> None:
     x = torch.randn(2, 16)
     model, record = convert(ByItsWeight(), Circulant(block_size=4), example=x)
     assert [layer.layer for layer in record.replaced] == ["head"]
-    assert "the example did not reach it" in str(record.skipped[0].refusal)
+    assert record.skipped[0].refusal == "the model computes with its weight itself"
     assert model(x).shape == (2, 16)
+    unused = nn.ModuleDict({"used": nn.Linear(16, 16), "unused": nn.Linear(16, 16)})
+    unused.forward = lambda x: unused["used"](x)  # type: ignore[method-assign]
+    _, record = convert(unused, Circulant(block_size=4), example=x)
+    assert record.skipped[0].layer == "unused" and "the example did not reach it" in str(record.skipped[0].refusal)
 
 
 @pytest.mark.parametrize("config", [Circulant(block_size=4), Eliminated(keep=0.5), WeightOnly()])
 def test_layers_that_the_model_reads_and_does_not_call_are_left_alone(config: object) -> None:
     model, record = convert(ByItsWeight(), config)
     assert [layer.layer for layer in record.replaced] == ["head"]
-    assert record.skipped[0].refusal == "the model does not call it, and computes with its weight itself"
+    assert record.skipped[0].refusal == "the model computes with its weight itself"
     assert model(torch.randn(2, 16)).shape == (2, 16)
+
+
+class Tied(nn.Module):
+    """Calls a layer and computes with its weight, too, and reads only the dtype of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.linear(self.encoder(x), self.encoder.weight.t())
+        return self.head(x.to(self.head.weight.dtype))
+
+
+@pytest.mark.parametrize("example", [None, torch.randn(2, 16)])
+@pytest.mark.parametrize("config", [Circulant(block_size=4), Eliminated(keep=0.5)])
+def test_layers_that_the_model_calls_and_reads_are_left_alone(config: object, example: torch.Tensor | None) -> None:
+    model, record = convert(Tied(), config, example=example)
+    assert [layer.layer for layer in record.replaced] == ["head"]
+    assert record.skipped[0].refusal == "the model computes with its weight itself"
+    assert model(torch.randn(2, 16)).shape == (2, 16)
+
+
+class Packs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.lstm = nn.Linear(8, 16), nn.LSTM(16, 16, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(self.embed(x), lengths, batch_first=True)
+        return self.lstm(packed)[0].data  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("config", [Circulant(block_size=4), Eliminated(keep=0.5)])
+def test_layers_of_packed_sequences_are_left_alone(config: object) -> None:
+    example = torch.randn(2, 3, 8), torch.tensor([3, 2])
+    model, record = convert(Packs(), config, example=example)
+    assert [layer.layer for layer in record.replaced] == ["embed"]
+    assert "not as dense tensors" in str(record.skipped[0].refusal)
+    assert model(*example).shape == (5, 16)
+
+
+def test_models_that_are_distributed_already_are_refused(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+    try:
+        wrapped = nn.Sequential(nn.parallel.DistributedDataParallel(nn.Linear(16, 16)))
+        sharded = nn.Sequential(nn.Linear(16, 16))
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        torch.distributed.fsdp.fully_shard(sharded, mesh=mesh)
+        for model, said in (wrapped, r"model\.0: expected what DistributedDataParallel"), (sharded, "FSDPModule does"):
+            with pytest.raises(UsageError, match=said):
+                convert(model, Circulant(block_size=4))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("config", [Circulant(block_size=4), Eliminated(keep=0.5), WeightOnly()])

@@ -13,6 +13,7 @@ model)`` does so by the method's cost model, with the predicted times.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +36,8 @@ from lamina.accelerate.stand_ins import STANDS_FOR, placed, restore, standardize
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
 
+UNREACHED = "the example did not reach it, or not as dense tensors"
+WRITTEN = "the ReLU after it works in place, on what training saves: use inplace=False, or convert for inference"
 HOOKS = "it has hooks, which a new layer would lose"
 HELD = "a plain attribute, list or dict of the model holds it too, and would keep the dense layer"
 
@@ -62,7 +65,7 @@ class Unit:
     layers: Mapping[str, nn.Module]
     module: nn.Module
     refusal: str | None = None
-    stays: nn.Module | None = None
+    stays: nn.ReLU | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,6 +132,7 @@ def _converted(
     cell = converter(config)
     written = str(method_of(config))
     units = units_of(model, config, where)
+    units = _unless_read(model, units)
     calls: dict[str, LayerCall] = {}
     if selector is not None:
         if example is None:
@@ -138,8 +142,6 @@ def _converted(
             calls = observe(model, firsts, example)
     elif example is not None:
         units = _unless_reached(model, units, example)
-    else:
-        units = _unless_read(model, units)
     layers: list[ConvertedLayer] = []
     replaced: dict[tuple[int, ...], nn.Module] = {}
     selections: dict[tuple[int, ...], Selection] = {}
@@ -181,14 +183,25 @@ def require_convertible(model: Any) -> None:
     """Check that layers of a model can be replaced.
 
     Raises:
-        UsageError: it is no module, or `torch.compile` has compiled it or a part of it.
+        UsageError: it is no module, or it or a part of it is compiled by `torch.compile` or distributed by DDP or FSDP.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    distributed = _distributed()
     for name, module in model.named_modules():
+        path = f"model.{name}" if name else "model"
         if "_orig_mod" in module._modules or module._compiled_call_impl is not None:
-            path = f"model.{name}" if name else "model"
             raise UsageError(f"{path}: expected what torch.compile has not compiled yet; compile what you get")
+        if isinstance(module, distributed):  # it would go on with the parameters that it was made with
+            kind = next(one.__name__ for one in distributed if isinstance(module, one))
+            raise UsageError(f"{path}: expected what {kind} does not distribute yet; distribute what you get")
+
+
+def _distributed() -> tuple[type[nn.Module], ...]:
+    """Modules that hold the parameters that they were made with. FSDP counts if it was imported, which takes long."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    sharded = [getattr(fsdp, name, None) for name in ("FullyShardedDataParallel", "FSDPModule")]
+    return nn.parallel.DistributedDataParallel, *filter(None, sharded)
 
 
 def standard(model: nn.Module) -> nn.Module:
@@ -215,7 +228,9 @@ def units_of(model: nn.Module, config: object, where: Where | None = None) -> li
     found, untraced = _units(model, cell, config)
     packed = _packed(model)
     return [
-        replace(unit, refusal=packed.get(unit.names[0]) or _refusal(unit, cell, holders, where, untraced))
+        replace(
+            unit, refusal=unit.refusal or packed.get(unit.names[0]) or _refusal(unit, cell, holders, where, untraced)
+        )
         for unit in found
     ]
 
@@ -243,7 +258,7 @@ def select_layer(
         UsageError: the dense layer does not run.
     """
     if call is None:
-        raise UnsupportedError("the example did not reach it")
+        raise UnsupportedError(UNREACHED)
     method = method_of(config)
     options = [f"{key}={value}" for key, value in method.options if key != "impl"]
 
@@ -314,7 +329,7 @@ def _unless_reached(model: nn.Module, units: Sequence[Unit], example: Any) -> li
     names = [unit.names[0] for unit in units if unit.refusal is None]
     with torch.no_grad():
         reached = observe(model, names, example)
-    unreached = "the example did not reach it: the model does not call it, or computes with its weight itself"
+    unreached = f"{UNREACHED}: the model does not call it, or computes with its weight itself"
     return [
         replace(unit, refusal=unreached) if unit.refusal is None and unit.names[0] not in reached else unit
         for unit in units
@@ -322,20 +337,16 @@ def _unless_reached(model: nn.Module, units: Sequence[Unit], example: Any) -> li
 
 
 def _unless_read(model: nn.Module, units: Sequence[Unit]) -> list[Unit]:
-    """The units, with a refusal for each whose first layer is not called while the model reads its parameters.
+    """The units, with a refusal for each with a layer whose parameters the model reads itself.
 
     A model that `torch.fx` cannot trace keeps its units.
     """
     try:
-        nodes = trace(model).graph.nodes
+        read = trace(model).read
     except UnsupportedError:
         return [*units]
-    called = {str(node.target) for node in nodes if node.op == "call_module"}
-    read = {str(node.target).rpartition(".")[0] for node in nodes if node.op == "get_attr"} - called
-    reason = "the model does not call it, and computes with its weight itself"
-    return [
-        replace(unit, refusal=reason) if unit.refusal is None and unit.names[0] in read else unit for unit in units
-    ]
+    reason = "the model computes with its weight itself"
+    return [replace(unit, refusal=unit.refusal or reason) if read.intersection(unit.names) else unit for unit in units]
 
 
 def _units(model: nn.Module, cell: ModuleType, config: object) -> tuple[list[Unit], str]:
@@ -369,8 +380,16 @@ def _runs(
         return found, str(error)
     taken = {name for unit in found for name in unit.names}
     for chain in chains(traced):
-        found += [unit for unit in _of_chain(chain, cell, config) if not taken.intersection(unit.names)]
+        units = [unit for unit in _of_chain(chain, cell, config) if not taken.intersection(unit.names)]
+        found += [_unless_written(unit) for unit in units] if model.training else units
     return found, ""
+
+
+def _unless_written(unit: Unit) -> Unit:
+    """The unit, with a refusal if it would save its output for the backward pass and a ReLU would write over it."""
+    last = [*unit.module.children()][-1]
+    written = last is unit.stays and unit.stays.inplace
+    return replace(unit, refusal=WRITTEN) if written else unit
 
 
 def _of_chain(chain: Chain, cell: ModuleType, config: object) -> Iterator[Unit]:
@@ -378,7 +397,7 @@ def _of_chain(chain: Chain, cell: ModuleType, config: object) -> Iterator[Unit]:
         links = [chain[index] for index in run if not isinstance(chain[index].module, nn.Identity)]
         named = {link.path: link.module for link in links if link.path is not None}
         if links[0].path is not None:
-            stays = next((link.module for link in links if link.path is None), None)
+            stays = next((one.module for one in links if one.path is None and isinstance(one.module, nn.ReLU)), None)
             yield Unit(named, nn.Sequential(*(link.module for link in links)), stays=stays)
 
 

@@ -52,9 +52,14 @@ def _link(traced: Traced, node: fx.Node) -> Link | None:
         return Link(module)
     if module is not None and path in traced.once:
         return Link(module, path)
-    if type(module) is nn.ReLU or _is_relu(node):
-        return Link(nn.ReLU())
-    return None
+    if type(module) is nn.ReLU:
+        return Link(nn.ReLU(module.inplace))
+    return Link(nn.ReLU(_is_in_place(node))) if _is_relu(node) else None
+
+
+def _is_in_place(node: fx.Node) -> bool:
+    """Whether a ReLU as a function or a method writes over its input."""
+    return str(getattr(node.target, "__name__", node.target)).endswith("_") or bool(node.kwargs.get("inplace"))
 
 
 def _is_relu(node: fx.Node) -> bool:

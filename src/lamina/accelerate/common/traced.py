@@ -19,6 +19,8 @@ Calls = dict[str, list[fx.Node]]
 """The nodes that call each module, by its path."""
 
 _ITEMS = (list, dict, set)
+_SAME = ("dtype", "device", "is_cuda", "requires_grad")
+"""Attributes of a parameter that a layer in its place shares."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Traced:
         graph: of calls; values that the network's code computes itself are nodes as well.
         modules: by path.
         once: paths of modules that have no other, that are called once, and whose parameters nothing else reads.
+        read: paths of modules whose parameters the network's code computes with itself.
         others: the calls of modules in training and in evaluation mode, and where an optional argument has a value, as
             far as `torch.fx` can trace that.
     """
@@ -36,6 +39,7 @@ class Traced:
     graph: fx.Graph
     modules: dict[str, nn.Module]
     once: frozenset[str]
+    read: frozenset[str] = frozenset()
     others: tuple[Calls, ...] = ()
 
     def module(self, node: fx.Node) -> nn.Module | None:
@@ -80,10 +84,17 @@ def trace(model: nn.Module) -> Traced:
     calls = [_calls(one) for one in graphs]
     named = list(model.named_modules(remove_duplicate=False))
     paths = Counter(id(one) for _, one in named) + held(model)
-    read = {str(node.target).rpartition(".")[0] for one in graphs for node in one.nodes if node.op == "get_attr"}
+    read = frozenset(str(node.target).rpartition(".")[0] for one in graphs for node in one.nodes if _computes(node))
     alone = {path for path, one in named if paths[id(one)] == 1} - read
     again = {path for each in calls for path, nodes in each.items() if len(nodes) > 1}
-    return Traced(graph, dict(named), frozenset(alone & calls[0].keys() - again), tuple(calls[1:]))
+    return Traced(graph, dict(named), frozenset(alone & calls[0].keys() - again), read, tuple(calls[1:]))
+
+
+def _computes(node: fx.Node) -> bool:
+    """Whether a node reads a parameter for more than what a new layer has too, such as its dtype."""
+    if node.op != "get_attr":
+        return False
+    return any(user.target is not getattr or user.args[1] not in _SAME for user in node.users)
 
 
 def _calls(graph: fx.Graph) -> Calls:

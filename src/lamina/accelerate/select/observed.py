@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lamina.accelerate.common.operands import observable
@@ -74,8 +75,8 @@ def _form(tensor: Tensor) -> str:
 def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str, LayerCall]:
     """The first call of each named layer in one forward pass of the model, with gradients where grad mode is on.
 
-    Random state and buffers such as running statistics are put back. A call with nested or sparse tensors, or within a
-    transform of `torch.func`, is left out.
+    Random state and buffers such as running statistics are put back. A call with nested or sparse tensors, with packed
+    sequences, or within a transform of `torch.func`, is left out.
 
     Args:
         model: in the mode, type, device and layout to select for; under autocast if it will run so.
@@ -92,6 +93,8 @@ def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str,
             if name in seen:
                 return
             leaves, spec = tree_flatten((args, kwargs))
+            if any(isinstance(one, PackedSequence) for one in (*args, *kwargs.values())):
+                return
             if not all(observable(leaf) for leaf in leaves if isinstance(leaf, Tensor)):
                 return
             wanted = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate import convert
 from lamina.accelerate.common.batchnorm import fold_batchnorm
-from lamina.accelerate.convert import units_of
+from lamina.accelerate.convert import WRITTEN, units_of
 from lamina.accelerate.methods.fusion import Fusion
 from lamina.accelerate.methods.fusion.nn import FusedConv2d, FusedLinear
 from lamina.accelerate.select import Cache, Selector, selection
@@ -159,3 +159,35 @@ def test_the_relu_that_stays_is_in_the_time(monkeypatch: pytest.MonkeyPatch) -> 
     convert(model, REFERENCE, lambda name, _: name in ("conv", "pool"), example=x, selector=chosen)
     kinds = [[type(one).__name__ for one in module] for module in calls if isinstance(module, nn.Sequential)]
     assert kinds == [["Conv2d", "ReLU", "MaxPool2d"], ["FusedConv2d", "ReLU"]]
+
+
+LINEARS = ("first", "second", "third", "head")
+
+
+class InPlace(nn.Module):
+    """ReLUs in place that are no modules of their own, or are called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third, self.head = (nn.Linear(8, 8) for _ in range(4))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first(x), inplace=True)
+        x = self.third(self.relu(self.second(x))).relu_()
+        return self.relu(self.head(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_relu_in_place_of_what_training_saves_stays_alone(training: bool) -> None:
+    torch.manual_seed(0)
+    model = InPlace().train(training)
+    x = torch.randn(4, 8)
+    expected = model(x)
+    found, record = convert(model, REFERENCE)
+    assert [one.layer for one in record.replaced] == ([] if training else [*LINEARS])
+    if training:
+        assert {one.refusal for one in record.skipped if one.layer in LINEARS} == {WRITTEN}
+        found(x).sum().backward()
+    with torch.no_grad():
+        torch.testing.assert_close(found(x), expected)
