@@ -74,3 +74,31 @@ def test_a_convolution_by_function() -> None:
 
     taps = 2 * 2 * 6 * 6 * 4 * 3 * 9
     assert flops_of(Functional(), torch.randn(2, 3, 8, 8), "conv2d") == [taps, taps, taps]
+
+
+@pytest.mark.parametrize(
+    ("operation", "function"),
+    [
+        ("Flatten", nn.Flatten()),
+        ("flatten", lambda x: x.flatten(1)),
+        ("reshape", lambda x: x.reshape(2, -1)),
+        ("contiguous", lambda x: x.contiguous()),
+    ],
+)
+def test_what_only_copies_has_no_flops(operation: str, function: Callable[[Tensor], Tensor]) -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.function = nn.BatchNorm2d(3), function
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.function(self.norm(x)) * 2
+
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    (layer,) = [one.layer for one in trace(Flat(), x).layers if getattr(one.layer, "operation", "") == operation]
+    assert layer.counted and layer.flops == (0, 0, 0)
+
+
+def test_what_computes_without_a_formula_is_not_counted() -> None:
+    (layer,) = [one.layer for one in trace(Calls(torch.maximum), torch.randn(2, 8, 4)).layers if one.name == "maximum"]
+    assert not layer.counted

@@ -11,11 +11,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Lamina
 
+from lamina.cli import options
 from lamina.measure.roofs import roofs
+from lamina.spec.plan import Plan, PlannedLayer
+from lamina.spec.plan_file import write_plan
 
 QUICK = ("--repeat", "2", "--batch-size", "2", "--device", "cpu")
 
@@ -100,7 +104,7 @@ def test_a_file_s_own_workload_is_used_and_options_override_it(lamina: Lamina, t
 def test_files_that_are_no_networks_say_what_to_name(
     lamina: Lamina, tmp_path: Path, name: str, more: str, message: str, option: tuple[str, ...]
 ) -> None:
-    (tmp_path / name).write_text("class Net(Module): ...\ndef small(): ...\n")
+    (tmp_path / name).write_text("class Net(Module): ...\ndef small(): return Net()\ndef main(): ...\n")
     done = lamina("bench", f"{tmp_path / name}{more}", "--dry-run", *option)
     assert done.exit_code == 2 and message in done.stderr
 
@@ -242,3 +246,11 @@ def test_killed_at_any_moment_no_committed_row_is_lost(tmp_path: Path, lamina: L
         assert database.execute("select count(*), min(status) from run").fetchone() == (1, "done")
         times = database.execute("select count(*) from measurement where median_us is not null").fetchone()
     assert times[0] == 26 + 1  # 27 phases less the first gradient, which training does not need; and the whole step
+
+
+def test_layers_that_a_plan_folds_are_timed_unfolded_and_a_line_says_so(tmp_path: Path, capsys: Any) -> None:
+    method = "eliminated[recovery=least_squares,keep=0.5,fold=true]"
+    layers = [PlannedLayer(name=name, type="Linear", method=method) for name in "abcd"]
+    write_plan(Plan(network="lenet5", goal="infer", batch=1, layers=tuple(layers)), tmp_path / "plan.toml")
+    assert options.plan(tmp_path)["plan"]["a"] == "eliminated[recovery=scale,keep=0.5]"
+    assert capsys.readouterr().err.startswith("--plan: a, b, c, ...: timed without folding; 'lamina apply'")

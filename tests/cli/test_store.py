@@ -55,8 +55,24 @@ def test_a_damaged_file_is_no_traceback(source: Path) -> None:
     assert found.exit_code in (1, 2) and "Traceback" not in found.output
 
 
+@pytest.mark.parametrize("words", [["check"], ["migrate"], ["merge", "--into", "x.db"]], ids=" ".join)
+@pytest.mark.parametrize("scheme", ["", "sqlite:///"])
+def test_an_empty_file_is_no_whole_database(words: list[str], scheme: str, tmp_path: Path) -> None:
+    path = tmp_path / "empty.db"
+    path.touch()
+    found = RUNNER.invoke(app, ["store", *words, f"{scheme}{path}"])
+    assert found.exit_code == 2 and "empty.db: expected a trace database, got an empty file; restore" in found.output
+    assert not path.stat().st_size
+
+
 @pytest.mark.parametrize(
-    "command", [["check", "none.db"], ["migrate", "none.db"], ["merge", "none.db", "--into", "x.db"]]
+    "command",
+    [
+        ["check", "none.db"],
+        ["check", "sqlite:///none.db"],
+        ["migrate", "none.db"],
+        ["merge", "none.db", "--into", "x.db"],
+    ],
 )
 def test_a_file_that_is_not_there_is_not_made(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -78,9 +78,15 @@ def test_the_designs_are_drawn(swept: Sweep, tmp_path: Path) -> None:
     assert not (tmp_path / "none.svg").exists()
 
 
-def test_a_dry_run_only_counts(swept: Sweep) -> None:
+def test_a_dry_run_only_lists_designs(swept: Sweep) -> None:
     result = swept(GRID, "--dry-run")
-    assert result.exit_code == 0 and result.stdout == "grid: 4 designs, 8 layers to simulate\n"
+    heading, *lines = result.stdout.splitlines()
+    assert result.exit_code == 0 and heading == "grid: 4 designs, 8 layers to simulate"
+    assert lines == [
+        f"  network=lenet5 batch=1 device.l2.bytes={size} device.dram.latency={latency}: 2 layers"
+        for size in (2097152, 1048576)
+        for latency in (100.0, 400.0)
+    ]
     assert "0 of 8 results were stored before" in swept(GRID).stderr
 
 
@@ -152,8 +158,14 @@ def test_no_setting_is_hidden_by_an_outcome(lamina: Lamina, tmp_path: Path) -> N
     assert [verb for verb in VERBS if command_of(verb, "grid").options.keys() & outcomes] == []
 
 
-def test_a_dry_run_counts_cells(swept: Sweep) -> None:
-    assert swept(BENCH, "--dry-run").stdout == "grid: 2 cells of lamina bench\n"
+def test_a_dry_run_lists_cells_by_what_differs(swept: Sweep) -> None:
+    assert swept(BENCH, "--dry-run").stdout.splitlines() == [
+        "grid: 2 cells of lamina bench",
+        "  layer=classifier.4 batch_size=1",
+        "  layer=none batch_size=64",
+    ]
+    alone = swept(BENCH.replace(', "none"]', "]"), "--dry-run").stdout
+    assert "\n  model=lenet5 device=cpu phase=forward repeat=2 layer=classifier.4 batch_size=1\n" in alone
 
 
 def test_the_status_of_simulations_counts_layers(swept: Sweep, lamina: Lamina) -> None:

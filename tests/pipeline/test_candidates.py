@@ -12,10 +12,16 @@ from torch import nn
 
 raise RuntimeError("it ran")
 
-def rope(x, positions): ...
-def small(width=8): ...
-def keywords(*, width): ...
-def _hidden(): ...
+def rope(x, positions): return x
+def small(width=8):
+    if width > 8:
+        return Wide(width)
+    return Net(width)
+def keywords(*, width): return Net(width)
+def _hidden(): return Net()
+def main(): print(small())
+def stop():
+    if small(): return
 
 class Block(nn.Module):
     def __init__(self, width): ...
@@ -46,8 +52,8 @@ def test_modules_and_functions_that_need_no_arguments(nets: Path) -> None:
 def test_the_nearest_can_be_a_network(nets: Path) -> None:
     assert nearest_network(nets, "Nett") == "did you mean 'Net'?"
     assert nearest_network(nets, "smal") == "did you mean 'small'?"
-    assert nearest_network(nets, "Rope") == "expected one of: Loaded, Net, Plain, Wide"
-    nets.write_text("def small(): ...")
+    assert nearest_network(nets, "Rope") == "expected one of: Loaded, Net, Plain, Wide, small"
+    nets.write_text("def small(): return 1")
     assert nearest_network(nets, "Rope") == "expected one of: small"
 
 

@@ -19,6 +19,7 @@ from lamina.explain import findings, paragraphs
 from lamina.measure.counters import derived
 from lamina.pipeline.reports import Other, draw, material, read, summary, write
 from lamina.record import Coverage, WhatIf
+from lamina.report import units
 from lamina.report.figures import FIGURES, STEP
 from lamina.store import Store, open_store
 
@@ -89,10 +90,10 @@ def test_the_page_holds_what_explain_says(store: Store, tmp_path: Path) -> None:
     found = findings(it.rows, it.roofs, it.kernels, it.counters)
     assert page.count('class="facts"') >= len(found)
     for finding in found:
-        assert finding.claim.replace("'", "&#39;").replace("<", "&lt;") in page
+        assert units.sentence(finding.claim).replace("'", "&#39;").replace("<", "&lt;") in page
     for passage in paragraphs(it.rows, it.roofs, it.kernels, it.counters):
         text = passage.text.removeprefix(f"{passage.setting}: ").removeprefix(passage.layer or "")
-        assert text.replace("'", "&#39;") in page
+        assert units.sentence(text).replace("'", "&#39;") in page
     assert page.count('<div class="words" data-setting=') == 2
 
 

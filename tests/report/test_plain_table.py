@@ -27,3 +27,10 @@ def test_one_reason_is_said_once() -> None:
     named = [(f"conv{place}", "failed: x") for place in range(8)] + [("fc", "failed: y")]
     named *= 2  # such as for each batch size
     assert reasons(named) == ["conv0, conv1, conv2, conv3, conv4, conv5 and 2 more failed: x", "fc failed: y"]
+
+
+def test_times_in_sentences_are_spelled_as_those_of_cells() -> None:
+    line = Line(["9.00 µs", "9 us < dense 10.5 us"])
+    table = plain_table(["time", "reason"], [line], caption=["1 of 2 us in us_east"])
+    assert [cell.plain for column in table.columns for cell in column.cells] == ["9.00 µs", "9 µs < dense 10.5 µs"]
+    assert str(table.caption) == "1 of 2 µs in us_east"

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from lamina.record import Run, Study, Timing, Trial
 from lamina.record.study import FrontPoint, Measured, Settings
+from lamina.report import units
 from lamina.report.html.study import front, tiles, write_study
 from lamina.report.study_markdown import study_markdown
 from lamina.report.study_table import layers_table, verdict, wholes_table
@@ -72,14 +73,14 @@ def test_the_page_begins_with_the_result(run: Run, tmp_path: Path) -> None:
     html = page(STUDY, run, tmp_path)
     assert "The plan, 1 layer changed: 2.00x over the best uniform setting, 3.33x over the network as it was." in html
     assert html.index("3.33x") < html.index("Layer by layer")
-    for text in ("89.50 %", "-0.50 points from 90.00 %", "budget: 1 point", "torchao refused it", "10 us &lt; 40 us"):
+    for text in ("89.50 %", "-0.50 points from 90.00 %", "budget: 1 point", "torchao refused it", "10 µs &lt; 40 µs"):
         assert text in html, text
 
 
 def test_every_candidate_has_its_evidence(run: Run, tmp_path: Path) -> None:
     html = page(STUDY, run, tmp_path)
     for one in STUDY.trials:
-        assert one.reason.replace("'", "&#39;").replace("<", "&lt;") in html or one.impl == "dense"
+        assert units.sentence(one.reason).replace("'", "&#39;").replace("<", "&lt;") in html or one.impl == "dense"
     assert html.count('<details class="layer') == 2 and html.count('<details class="layer changed') == 1
 
 

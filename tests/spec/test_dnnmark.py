@@ -277,7 +277,12 @@ def test_a_warning_lists_all_its_lines() -> None:
         (alone("Dropout", "dropout_probability=1"), "line 3: layer 'dropout1': probability must be at least 0 "
          "and below 1, got 1.0"),
         (alone("Pooling", "name=null"), "line 3: a layer cannot be called null: as previous_layer it means none"),
-        (alone("Pooling", "w=0"), "line 3: [Pooling] needs n, c, h and w with run_mode=standalone; missing: w"),
+        (alone("Pooling", "w=0"), "line 8: w: expected an integer of at least 1, got '0'"),
+        (alone("Pooling", "h=-3"), "line 8: h: expected an integer of at least 1, got '-3'"),
+        (alone("Pooling", "c=three"), "line 8: c: expected an integer of at least 1, got 'three' (read as 0)"),
+        (COMPOSED.replace("n=2\n", "n=0\n"), "line 7: n: expected an integer of at least 1, got '0'"),
+        (alone("Pooling").replace("w=8", ""), "line 3: [Pooling] needs n, c, h and w with run_mode=standalone; "
+         "missing: w"),
         ("[Pooling]\n", "line 1: [Pooling] needs n, c, h and w with run_mode=none; missing: n, c, h, w"),
         (alone("Pooling", "name=p") + "\n" + alone("LRN", "name=p"), "line 11: layer 'p' (local_response_norm): "
          "this name is already taken; give each layer a name of its own"),

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from lamina.errors import SpecError
 from lamina.spec import KINDS, Cost, Layer, Phase, Shape, elements
 from lamina.spec.layers import (
     LSTM,
@@ -347,13 +348,13 @@ def test_bytes_follow_the_size_of_an_element(kind: str) -> None:
         (Convolution, {"out_channels": 3, "kernel": 1, "groups": 2}, "not a multiple of groups 2"),
         (Convolution, {"out_channels": 3, "kernel": (3, 3, 3)}, "expected 2"),
         (Convolution, {"out_channels": 3, "kernel": 3, "output_padding": 1}, "needs transposed"),
-        (Convolution, {"out_channels": 0, "kernel": 3}, "greater than or equal to 1"),
+        (Convolution, {"out_channels": 0, "kernel": 3}, "out_channels = 0: expected at least 1"),
         (Pooling, {"kernel": 2, "padding": 2}, "must be smaller than the window"),
         (Dropout, {"probability": 1.0}, "below 1"),
-        (BatchNorm, {"momentum": 1.5}, "less than or equal to 1"),
-        (Linear, {"out_features": 3, "units": 3}, "not permitted"),
+        (BatchNorm, {"momentum": 1.5}, "momentum = 1.5: expected at most 1"),
+        (Linear, {"out_features": 3, "units": 3}, "key 'units' is unknown"),
     ],
 )
 def test_impossible_settings_are_rejected(kind: type[Layer], settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SpecError, match=message):
         kind(name="x", **settings)

@@ -102,12 +102,12 @@ def test_faults_name_the_network() -> None:
 
 
 def test_tokens_and_pictures_are_inputs() -> None:
-    with pytest.raises(ValueError, match="at least 1 item"):
+    with pytest.raises(SpecError, match="at least 1 item"):
         Input(shape=())
     assert Input(shape=(5,), content="indices", vocabulary=7).vocabulary == 7
 
 
 def test_one_value_per_sample_is_an_input_of_its_own() -> None:
     assert ScalarInput(name="t").shape == ()
-    with pytest.raises(ValueError, match="at most 0 items"):
+    with pytest.raises(SpecError, match="at most 0 items"):
         ScalarInput(name="t", shape=(1,))

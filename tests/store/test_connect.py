@@ -3,6 +3,7 @@
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
@@ -32,8 +33,10 @@ def test_addresses(target: str | Path, driver: str, database: str) -> None:
     assert (url.drivername, url.database) == (driver, database)
 
 
-@pytest.mark.parametrize("target", ["mysql://host/x", "postgresql+psycopg2://host/x", "http://x", "://x", "a b://c"])
-def test_other_addresses_are_refused(target: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["mysql://host/x", "postgresql+psycopg2://host/x", "http://x", "://x", "a b://c", None, b"x"]
+)
+def test_other_addresses_are_refused(target: Any) -> None:
     with pytest.raises(UsageError, match=r"expected a path, ':memory:', 'sqlite:///PATH' or 'postgresql://.*got"):
         open_store(target)
 

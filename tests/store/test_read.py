@@ -1,6 +1,8 @@
 """Finding runs."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -94,3 +96,29 @@ def test_lookup_agrees_with_startswith(a_run: MakeRun, ids: set[str], prefix: st
         else:
             with pytest.raises(UsageError, match="ambiguous" if fitting else "not in this database"):
                 store.run(prefix)
+
+
+@pytest.mark.parametrize("given", [None, 5, b"20260101-aaa", ["x"], object()])
+def test_a_run_of_another_type_is_refused_and_does_not_blame_the_database(stocked: Store, given: Any) -> None:
+    uses: list[Callable[[Any], object]] = [stocked.layers, stocked.measured, stocked.export_run, stocked.delete]
+    for use in uses:
+        with pytest.raises(UsageError, match="^run_id: expected a text, got "):
+            use(given)
+    with pytest.raises(UsageError, match="^run: expected a text, got "):
+        stocked.run(given)
+    assert len(stocked.runs()) == len(IDS)
+
+
+def test_other_arguments_of_another_type_are_refused_by_name(stocked: Store) -> None:
+    wrong: Any = Path("x")
+    for expected, use in {
+        "limit: expected a whole number": lambda: stocked.runs(limit=wrong),
+        "verb: expected a text": lambda: stocked.count_runs(wrong),
+        "target: expected a text": lambda: stocked.runs(target=wrong),
+        "fingerprint: expected a text": lambda: stocked.unfinished(wrong),
+        "layer: expected a text": lambda: stocked.kernels("x", wrong),
+        "metric: expected a text": lambda: stocked.counters("x", metric=wrong),
+        "query: expected a text": lambda: stocked.query(wrong),
+    }.items():
+        with pytest.raises(UsageError, match=f"^{expected}, got PosixPath"):
+            use()

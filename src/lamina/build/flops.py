@@ -12,6 +12,8 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+_COPIES = (torch.ops.aten.clone, torch.ops.aten._unsafe_view)
+"""Operators that copy, as ``flatten`` of a channels-last tensor does; views copy nothing."""
 Run = Callable[[Sequence[Tensor], Callable[..., Any] | None], Sequence[Tensor]]
 
 
@@ -26,19 +28,24 @@ class FlopCounter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
+        self.copies = self.computes = False
+        """Whether an operator copied data, and whether one did more than that."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(getattr(func, "_overloadpacket", func))
+        operator = getattr(func, "_overloadpacket", func)
+        formula = flop_registry.get(operator)
         if formula is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        self.copies |= operator in _COPIES
+        self.computes |= operator not in (*_COPIES, torch.ops.prim.device) and not getattr(func, "is_view", False)
         return result
 
 
 def count(
     run: Run, target: Any, examples: Sequence[Tensor], device: torch.device, weights: Sequence[Tensor]
 ) -> tuple[int, int, int] | None:
-    """FLOPs of the forward, backward data and backward weight phase of a call; ``None`` if they cannot be counted.
+    """FLOPs of the forward, backward data and backward weight phase of a call; ``None`` if an operator has no formula.
 
     Args:
         run: the call, on input tensors and another target.
@@ -66,7 +73,7 @@ def count(
         return None
     forward = counter.flops
     if not forward:
-        return 0, 0, 0
+        return (0, 0, 0) if counter.copies and not counter.computes else None
     held = held or [weight for weight in weights if isinstance(weight, FakeTensor)]
     data = [tensor for tensor in inputs if tensor.requires_grad]
     roots = [output for output in outputs if output.requires_grad]

@@ -156,7 +156,7 @@ def _counted(call: Call, slots: Sequence[Slot], device: torch.device) -> Call:
     used = [slots[number] for number in call.inputs]
     examples = [torch.empty_strided(slot.shape, slot.stride, dtype=slot.dtype, device="meta") for slot in used]
     flops = count(call.run, call.target, examples, device, call.weights)
-    if not flops or not any(flops):
+    if flops is None:
         return call
     return replace(call, resolved=replace(call.resolved, layer=layer.model_copy(update={"flops": flops})))
 

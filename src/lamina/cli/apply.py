@@ -75,6 +75,7 @@ def apply(
         raise UsageError(f"--weights: expected a file, got {weights}")
 
     from lamina.pipeline.apply.tried import try_plan
+    from lamina.pipeline.deft.recipe_files import how_to_load
 
     ((target, _),) = networks([spec], set_, input_size)
     tried = try_plan(
@@ -95,7 +96,7 @@ def apply(
     else:
         _print(tried, found)
     if output is not None:
-        typer.echo(f"saved in {output}; lamina.load({str(output)!r}) gives the network back", err=True)
+        typer.echo(f"saved in {output}; {how_to_load(output)}", err=True)
 
 
 def _document(tried: Tried) -> dict[str, Any]:

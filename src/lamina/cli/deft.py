@@ -109,7 +109,8 @@ def deft(
     Each layer is tried at several keep ratios. Pruned channels are selected by correlation of their weights (DeftNN's
     synapse vector elimination) or by contribution, and the remaining weights are recovered by least squares on
     calibration data. Keep ratios of all layers are combined along the front of accuracy over measured latency. The
-    output folder holds weights and a recipe; lamina.load(folder) returns the network as a module.
+    output folder holds weights and a recipe; lamina.load(folder) returns the network as a module, and one of your own
+    file or package with lamina.load(folder, network).
 
     The outputs of a network without class scores are compared with those of the dense network instead.
 
@@ -136,6 +137,7 @@ def deft(
 
     from lamina.cli.watching import Watcher
     from lamina.pipeline.deft.flow import deft as make_deft
+    from lamina.pipeline.deft.recipe_files import RECIPE, how_to_load
     from lamina.pipeline.deft.records import DeftConfig
     from lamina.store import open_store
 
@@ -179,7 +181,8 @@ def deft(
         typer.echo(json.dumps(outcome.document(), indent=1))
     else:
         _print(outcome)
-    typer.echo(f"run {outcome.run_id} is in {place}; lamina.load({str(folder)!r}) gives the network back", err=True)
+    saved = f"; {how_to_load(folder)}" if (folder / RECIPE).exists() else ""
+    typer.echo(f"run {outcome.run_id} is in {place}{saved}", err=True)
     if outcome.failure:
         raise LaminaError(outcome.failure)
 

@@ -69,6 +69,8 @@ def _document(done: Explained) -> dict[str, Any]:
 
 
 def _print_text(done: Explained, every: bool) -> None:
+    from lamina.report.units import sentence
+
     typer.echo(f"{done.run.target} on {done.run.environment.get('device')} (run {done.run.id})")
     settings = dict.fromkeys(
         [*(str(it.evidence.get("setting", "")) for it in done.headlines), *(it.setting for it in done.paragraphs)]
@@ -81,10 +83,10 @@ def _print_text(done: Explained, every: bool) -> None:
         if setting and lines:
             typer.echo(f"{setting}:")
         for number, line in enumerate(lines, 1):
-            typer.echo(f"{number}. {line}")
+            typer.echo(f"{number}. {sentence(line)}")
         for paragraph in done.paragraphs:
             if paragraph.setting == setting:
-                typer.echo(f"\n{paragraph.text}")
+                typer.echo(f"\n{sentence(paragraph.text)}")
     if every and done.findings:
         typer.echo("\nEvery finding, with its potential saving:")
         _print_findings(done.findings)
@@ -100,10 +102,11 @@ def _capitalized(claim: str) -> str:
 
 def _print_findings(findings: Sequence[Finding]) -> None:
     from lamina.explain import potential_saving
+    from lamina.report.units import sentence
 
     for finding in findings:
         saving = potential_saving(finding)
-        typer.echo(f"- {f'{saving:.1%}  ' if saving else ''}{finding.claim}")
+        typer.echo(f"- {f'{saving:.1%}  ' if saving else ''}{sentence(finding.claim)}")
 
 
 def _print_table(done: Explained, limit: int) -> None:

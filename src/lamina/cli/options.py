@@ -210,6 +210,9 @@ def plan(path: Path | None) -> dict[str, Any]:
     from lamina.accelerate.registry import known_options
     from lamina.spec.whole_method import folds
 
+    if pruned := [one.name for one in found.layers if "fold=true" in one.method]:
+        names = ", ".join(pruned[:3]) + ", ..." * (len(pruned) > 3)
+        typer.echo(f"--plan: {names}: timed without folding; 'lamina apply' times the plan as it runs", err=True)
     methods = {}
     for one in found.layers:
         method = known_options(one.method)
@@ -411,7 +414,7 @@ def store_url(text: str, option: str = "--store") -> str:
     if scheme == "sqlite" and rest and not rest.startswith("/"):
         raise UsageError(f"{option}: expected {rest}, or sqlite:///{rest} with three slashes, got {text}")
     url = text or str(_folder("XDG_DATA_HOME", ".local/share") / "lamina.db")
-    file = _database_file(url)
+    file = database_file(url)
     if file is not None and os.path.isdir(file):
         raise UsageError(f"{option}: {file}: expected a database file, got a folder; name a file in it")
     return url
@@ -424,7 +427,7 @@ def stored_url(text: str, option: str = "--store") -> str:
         UsageError: as :func:`store_url`, or the file that was named does not exist.
     """
     url = store_url(text, option)
-    file = _database_file(text)
+    file = database_file(text)
     if file is not None and not file.exists():
         named = "LAMINA_DB" if text == os.environ.get("LAMINA_DB") else option
         raise UsageError(
@@ -434,7 +437,7 @@ def stored_url(text: str, option: str = "--store") -> str:
     return url
 
 
-def _database_file(text: str) -> Path | None:
+def database_file(text: str) -> Path | None:
     """The file of a path or URL of a database; ``None`` for PostgreSQL, memory and no text."""
     path = text.removeprefix("sqlite:///").partition("?")[0] if text.startswith("sqlite:") else text
     return Path(path) if path not in ("", ":memory:") and "://" not in path else None

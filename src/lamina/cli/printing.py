@@ -113,7 +113,7 @@ def layer_document(network: str, resolved: ResolvedLayer, itemsize: int) -> dict
         "parameters": resolved.parameters,
         "phases": {
             phase.value: {
-                "flops": cost.flops if layer.counted or cost.flops else None,
+                "flops": cost.flops if layer.counted else None,
                 "bytes_read": cost.bytes_read,
                 "bytes_written": cost.bytes_written,
             }

@@ -132,10 +132,11 @@ def merge(
 
 
 def _existing(store: str) -> str:
-    """The database of an argument. Refuse a file that is not there: opening it would make it."""
-    from pathlib import Path
-
+    """The database of an argument. Refuse a file that is not there or empty: it would be made, or read as whole."""
     url = options.store_url(store, "STORE")
-    if store and "://" not in store and not Path(store).is_file():
+    file = options.database_file(store)
+    if file is not None and not file.is_file():
         raise UsageError(f"{store}: expected a trace database, got no file")
+    if file is not None and not file.stat().st_size:
+        raise UsageError(f"{store}: expected a trace database, got an empty file; restore a copy, or name another")
     return url

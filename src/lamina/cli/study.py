@@ -123,7 +123,8 @@ def study(
     The whole network is timed at each precision, layout and mode, and by methods of other packages. Each layer is
     timed by each of lamina's methods, in place. The combination that saves the most time within the accuracy budget is
     kept only if the whole network is faster with it. The output folder holds plan.toml and the weights: 'lamina apply'
-    or lamina.apply(model, "plan.toml") run any model by the plan, and lamina.load(folder) gives the network back.
+    or lamina.apply(model, "plan.toml") run any model by the plan, and lamina.load(folder) gives the network back;
+    one of your own file or package takes the dense network too: lamina.load(folder, network).
 
     A study that was interrupted goes on where it stopped: give the same command again.
 

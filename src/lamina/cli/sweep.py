@@ -58,7 +58,7 @@ def sweep(
         Path | None, typer.Option("--figure", help="Draw speedup over SRAM size of designs: a .png or .svg file.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the grid and count its cells; run nothing.")
+        bool, typer.Option("--dry-run", help="Check the grid and list its cells; run nothing.")
     ] = False,
 ) -> None:
     """Run every cell of a grid: a command line of bench, profile, train and others, or a simulated design.

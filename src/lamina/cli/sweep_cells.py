@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,10 @@ def sweep_cells(grid: Grid, source: str, common: Common) -> None:
     command = command_of(grid.verb, source)
     planned = cells(grid, command, source, complaint)
     if common.dry_run:
+        swept = _swept([cell.settings for cell in planned])
         typer.echo(f"{grid.name}: {len(planned)} cells of lamina {grid.verb}")
+        for cell in planned:
+            typer.echo(f"  {short_settings({key: cell.settings[key] for key in swept if key in cell.settings})}")
         return
     from lamina.cli.watching import Bar
     from lamina.pipeline.sweep.engines import engine_of
@@ -167,6 +170,12 @@ def _show(cells: Sequence[CellRun], form: str, title: str) -> None:
         write(rows, form)
 
 
+def _swept(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings in which cells differ; all of them where there is one cell."""
+    settings = list(dict.fromkeys(key for cell in cells for key in cell))
+    return [key for key in settings if len({cell.get(key) for cell in cells}) > 1] or settings
+
+
 def _cells_table(rows: Sequence[dict[str, Any]], title: str) -> Table:
     """Cells by the settings in which they differ."""
     from lamina.cli import printing
@@ -174,8 +183,7 @@ def _cells_table(rows: Sequence[dict[str, Any]], title: str) -> Table:
     from lamina.report.plain_table import Line, plain_table
 
     fixed = ("key", "state", "run", "reason", "attempts", "cell_seconds")
-    settings = list(dict.fromkeys(key for row in rows for key in row if key not in fixed))
-    swept = [key for key in settings if len({row.get(key) for row in rows}) > 1] or settings
+    swept = _swept([{key: value for key, value in row.items() if key not in fixed} for row in rows])
     lines = [
         Line(
             [

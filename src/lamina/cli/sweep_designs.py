@@ -39,6 +39,7 @@ def sweep_designs(grid: Grid, source: str, common: Common, figure: Path | None) 
     from lamina.cli import printing
     from lamina.pipeline.simulate.sweep import plan
     from lamina.pipeline.simulate.sweep import sweep as run
+    from lamina.pipeline.sweep.cells import short_settings
     from lamina.report.figures.pareto import pareto_figure
     from lamina.report.still import save
     from lamina.store import open_store
@@ -46,6 +47,9 @@ def sweep_designs(grid: Grid, source: str, common: Common, figure: Path | None) 
     planned = plan(grid, source)
     if common.dry_run:
         typer.echo(f"{grid.name}: {len(planned.jobs)} designs, {len(planned.all)} layers to simulate")
+        for ((network, batch), swept), jobs in planned.jobs.items():
+            settings = {"network": network, "batch": batch, **dict(swept)}
+            typer.echo(f"  {short_settings(settings)}: {len(jobs)} layers")
         return
     own = _engine(common)
     with open_store(common.store) as database:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-from difflib import get_close_matches
 from pathlib import Path
 
 from lamina.errors import nearest
 
-_GOOD = 0.8
-"""Likeness of names from which on a function is suggested: unlike a class, it may build something else."""
-
 
 def candidates(path: Path) -> tuple[list[str], list[str]]:
-    """The classes of modules, and the functions, of a file that can be called without arguments.
+    """The classes of modules, and the functions that return something, that can be called without arguments.
 
     Nothing for a file that cannot be read, or that makes its names as it runs (``__getattr__``).
     """
@@ -32,15 +28,14 @@ def candidates(path: Path) -> tuple[list[str], list[str]]:
             modules[one.name] = methods["__init__"].args if "__init__" in methods else inherited
     return (
         [name for name, args in modules.items() if name[0] != "_" and (args is None or _required(args) <= 1)],
-        [name for name, one in functions.items() if name[0] != "_" and not _required(one.args)],
+        [name for name, one in functions.items() if name[0] != "_" and not _required(one.args) and _returns(one)],
     )
 
 
 def nearest_network(path: Path, name: str) -> str:
     """The hint that ends a message about a name that the file does not have; nothing where it has no network."""
     modules, functions = candidates(path)
-    known = [*modules, *get_close_matches(name, functions, cutoff=_GOOD)] or functions
-    return nearest(name, known) if known else ""
+    return nearest(name, known) if (known := [*modules, *functions]) else ""
 
 
 def _is_module(one: ast.ClassDef, modules: dict[str, ast.arguments | None]) -> bool:
@@ -58,3 +53,7 @@ def _bases(one: ast.ClassDef) -> list[str]:
 def _required(args: ast.arguments) -> int:
     positional = len(args.posonlyargs) + len(args.args) - len(args.defaults)
     return positional + sum(default is None for default in args.kw_defaults)
+
+
+def _returns(function: ast.FunctionDef) -> bool:
+    return any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(function))

@@ -49,7 +49,7 @@ class Converted:
         ran = {name: executed(layer, str(self.method), "step") for name, layer in self.layers.items()}
         dense = {name: reason for name, (impl, reason) in ran.items() if impl == "dense"}
         reason = shorten(_grouped({**self.refusals, **dense}), 200, placeholder="...")
-        count = len(ran) - len(dense)
+        count = len({id(layer) for name, layer in self.layers.items() if name not in dense})
         name = PLAN if self.method == Method() else str(self.method)
         return (f"{name} ({count} of {self.weighted} layers)" if count else "dense"), reason
 
@@ -124,8 +124,9 @@ def _traced(trace: build.Trace, method: Method, found: Sequence[Sequence[int]], 
 
 
 def _has_weights(layer: nn.Module) -> bool:
-    """Whether a layer has a matrix of its own, which scales and biases are not."""
-    return any(weight.dim() > 1 for weight in layer.parameters(recurse=False))
+    """Whether a layer has a matrix of its own, which scales and biases are not, nor what a module of layers holds."""
+    childless = not any(True for _ in layer.children())
+    return childless and any(weight.dim() > 1 for weight in layer.parameters(recurse=False))
 
 
 def _grouped(reasons: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ def layer_row(
     cost = layer.cost(phase, ITEM_BYTES[point.precision])
     return LayerRun(
         layer=layer.name,
-        kind=layer.layer.kind if layer.layer.counted else getattr(layer.layer, "operation", layer.layer.kind),
+        kind=getattr(layer.layer, "operation", layer.layer.kind),
         place=place,
         phase=phase.value,
         impl=str(method),
@@ -45,7 +45,7 @@ def layer_row(
         inputs=layer.inputs,
         output=layer.output,
         parameters=layer.parameters if parameters is None else parameters,
-        flops=cost.flops if known and (layer.layer.counted or cost.flops) else None,
+        flops=cost.flops if known and layer.layer.counted else None,
         bytes=cost.bytes if known else None,
         outcome=outcome,
         reason=reason,
@@ -67,7 +67,7 @@ def network_row(
     itemsize = ITEM_BYTES[point.precision]
     planned = point.method == Method() and any(layer.layer.method for layer in layers)
     dense = point.method == Method() and not planned
-    uncounted = sum(bool(layer.phases) and not _counted(layer) for layer in layers)
+    uncounted = sum(bool(layer.phases) and not layer.layer.counted for layer in layers)
     flops = sum(layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases)
     return LayerRun(
         layer=target.name,
@@ -87,11 +87,6 @@ def network_row(
         outcome="ok",
         uncounted=uncounted if dense else 0,
     )
-
-
-def _counted(layer: ResolvedLayer) -> bool:
-    """Whether the FLOPs of a layer are known."""
-    return layer.layer.counted or layer.cost(Phase.FORWARD, 1).flops > 0
 
 
 def joined(*notes: str) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lamina.record.wording import listed
+from lamina.report import units
 
 GAP = 3
 """Blanks and rule that a column adds to its text."""
@@ -46,7 +47,7 @@ def plain_table(
     kept = _kept(headings, [*(line.cells for line in lines), *([footer] if footer else [])], width, dispensable)
     table = Table(
         title=Text(title) if title else None,
-        caption=Text("\n".join(caption)) if caption else None,
+        caption=Text(units.sentence("\n".join(caption))) if caption else None,
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         title_justify="left",
@@ -63,7 +64,7 @@ def plain_table(
             no_wrap=heading != wrapped,
         )
     for line in lines:
-        table.add_row(*(Text(line.cells[place]) for place in kept), style=line.style)
+        table.add_row(*(Text(units.sentence(line.cells[place])) for place in kept), style=line.style)
     return table
 
 

@@ -51,7 +51,7 @@ def study_markdown(study: Study) -> str:
     )
     lines += _details("What limits the network", [f"- {_escaped(text)}" for text in study.findings])
     lines.append('Apply it: `model = lamina.apply(model, "plan.toml")`')
-    return "\n".join(lines) + "\n"
+    return units.sentence("\n".join(lines) + "\n")
 
 
 def _row(name: str, one: Measured, before: Measured, study: Study) -> str:

@@ -109,7 +109,7 @@ def network_table(
     for layer, of in zip(resolved, costs, strict=True):
         cells = [layer.name, layer.layer.kind, ", ".join(map(show, layer.inputs)), show(layer.output)]
         cells.append(units.count(layer.parameters) if layer.parameters else "")
-        known = layer.layer.counted or any(cost.flops for cost in of.values())
+        known = layer.layer.counted
         cells += [_cost(of[phase].flops if known else None, of[phase].bytes) if phase in of else "" for phase in Phase]
         uncounted += bool(of) and not known
         lines.append(Line(cells))

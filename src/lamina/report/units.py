@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import floor, isfinite, log10
 
@@ -33,6 +34,15 @@ def durations(low_us: float, high_us: float) -> str:
     low, high = duration(low_us), duration(high_us)
     same = low.split()[1] == high.split()[1]
     return f"{low.split()[0] if same else low} – {high}"
+
+
+def sentence(text: str) -> str:
+    """A sentence, as it is stored in ASCII, with its times spelled as those of tables.
+
+    >>> sentence("fused 9 us < dense 10.5 us")
+    'fused 9 µs < dense 10.5 µs'
+    """
+    return re.sub(r"(?<=\d) us\b", " µs", text)
 
 
 def count(number: float) -> str:

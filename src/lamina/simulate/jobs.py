@@ -9,8 +9,6 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from lamina.errors import LaminaError, MissingError, UsageError, nearest
 from lamina.record import SimRun
 from lamina.simulate.hierarchy import Device
@@ -18,6 +16,7 @@ from lamina.simulate.workloads import ConvolutionGemm
 from lamina.spec import Phase
 from lamina.spec.grid import Settings as Settings
 from lamina.spec.grid import Value as Value
+from lamina.spec.validated import Validated
 
 Progress = Callable[[float], None]
 """Called with the completed fraction of a simulation."""
@@ -31,10 +30,8 @@ DEVICE = "device."
 """Prefix of the settings of a device."""
 
 
-class Options(BaseModel):
+class Options(Validated):
     """Options of a unit: plain values with defaults."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,11 @@
-"""Collects the faults of a file, and rewords the validator's messages."""
+"""Collects the faults of a file."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
-from pydantic import ValidationError
-
-from lamina.errors import Fault, SpecError, nearest
-from lamina.spec.cost import Phase
+from lamina.errors import Fault, SpecError
 from lamina.spec.layers import Layer
 from lamina.spec.network import Input, Network
 from lamina.spec.shape import Shape
@@ -18,8 +14,6 @@ SHOWN = 20
 """Maximum number of faults reported for one file; the others are only counted."""
 MOST_LAYERS = 10_000
 """Maximum number of layers in a file; more are taken for a mistake and would be slow to check."""
-LONGEST = 60
-"""Maximum number of characters of a file's text quoted in a message."""
 
 _SKIPPED = "its own settings are faulty"
 
@@ -93,74 +87,3 @@ def _miswired(network: Network) -> list[Layer]:
 def placeholder() -> Input:
     """An input for networks whose inputs are invalid."""
     return Input(name="(unreadable)", shape=(1,))
-
-
-def short(value: Any) -> str:
-    """A value as shown in messages, truncated."""
-    text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-
-
-def plain(error: ValidationError, known: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
-    """Each validation error as (key, message); ``known`` are the valid keys."""
-    complaints = error.errors(include_url=False)
-    itemised = {complaint["loc"][0] for complaint in complaints if len(complaint["loc"]) > 1}
-    for complaint in complaints:
-        place = complaint["loc"] or ("",)
-        if complaint["type"] == "too_short" and place[0] in itemised:
-            continue  # too few valid items remain because the others are faulty
-        steps = [f" (item {step + 1})" if isinstance(step, int) else f".{step}" for step in place]
-        yield str(place[0]), _sentence(complaint, "".join(steps)[1:], known)
-
-
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "int_parsing": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "string_type": "a text",
-    "string_too_short": "a text that is not empty",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
-}
-
-
-def _sentence(complaint: Any, key: str, known: Iterable[str]) -> str:
-    context, got = complaint.get("ctx", {}), short(_listed(complaint["input"]))
-    match complaint["type"]:
-        case "missing":
-            return f"{key} is missing"
-        case "extra_forbidden":
-            return f"key {short(key)} is unknown: {nearest(key[:LONGEST], known)}"
-        case "is_instance_of" if context["class"] == Phase.__name__:
-            return f"{key} = {got}: expected {', '.join(Phase)}"
-        case "value_error":
-            return str(context["error"])
-        case "literal_error" | "enum":
-            words = re.findall(r"'([^']*)'", context["expected"])
-            hint = nearest(complaint["input"][:LONGEST], words) if words and isinstance(complaint["input"], str) else ""
-            return f"{key} = {got}: {hint or 'expected ' + context['expected']}"
-        case "greater_than_equal":
-            return f"{key} = {got}: expected at least {context['ge']}"
-        case "greater_than":
-            return f"{key} = {got}: expected more than {context['gt']}"
-        case "less_than_equal":
-            return f"{key} = {got}: expected at most {context['le']}"
-        case "too_short":
-            return f"{key} = {got}: expected at least {context['min_length']} items"
-        case kind if kind in _EXPECTED:
-            return f"{key} = {got}: expected {_EXPECTED[kind]}"
-        case _:
-            message = complaint["msg"]
-            return f"{key} = {got}: {message[0].lower()}{message[1:]}"
-
-
-def _listed(value: Any) -> Any:
-    """Tuples as the lists that files write."""
-    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lamina.errors import SpecError, UsageError, nearest
-from lamina.spec.faults import Faults, short
+from lamina.spec.faults import Faults
 from lamina.spec.grid_filter import Filter
 from lamina.spec.toml.lines import Lines
+from lamina.spec.validated import short
 
 Value = str | int | float | bool
 Settings = Mapping[str, Value]

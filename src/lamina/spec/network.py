@@ -6,24 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
 from lamina.errors import Fault, SpecError, nearest
 from lamina.spec.cost import Cost, Phase
 from lamina.spec.layers import Layer
 from lamina.spec.layers.base import Positive
 from lamina.spec.shape import Shape, elements
+from lamina.spec.validated import Validated
 
 
-class Input(BaseModel):
+class Input(Validated):
     """A network input; ``shape`` is that of one sample, without the batch.
 
     ``indices`` from ``low`` to below ``vocabulary`` stand for tokens; everything else is real or complex values.
     ``gradient`` says whether the gradient with respect to this input is wanted: training does not need it, a
     benchmark of one layer does. ``dtype`` is that of PyTorch where it is neither int64 nor that of the precision.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "input"
     shape: tuple[Positive, ...] = Field(min_length=1)
@@ -71,14 +70,12 @@ class ResolvedLayer:
         return self.layer.cost(phase, *self.inputs, itemsize=itemsize)
 
 
-class Network(BaseModel):
+class Network(Validated):
     """Layers in order of execution. ``batch`` is the default batch size.
 
     ``mode``: ``composed`` layers feed each other; ``standalone`` layers are separate benchmarks with an input each.
     The network keeps warnings about the file, such as ignored keys.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     inputs: tuple[Input, ...] = Field(min_length=1)

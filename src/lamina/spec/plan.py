@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from lamina.spec.validated import Validated
 
 VERSION: Literal[1] = 1
 NAME = "plan.toml"
@@ -21,11 +23,7 @@ REPLAYED = (*CAPTURED, "reduce-overhead")
 """Modes that replay CUDA graphs."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Run(_Strict):
+class Run(Validated):
     """How the whole network runs."""
 
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
@@ -36,7 +34,7 @@ class Run(_Strict):
     of their own only beside those of `lamina.spec.whole_method.MIXING`."""
 
 
-class Step(_Strict):
+class Step(Validated):
     """The whole network as it was measured: time of a step, accuracy in percent, memory and energy."""
 
     time_us: Annotated[float, Field(gt=0)] | None = None
@@ -45,7 +43,7 @@ class Step(_Strict):
     energy_j: float | None = None
 
 
-class PlannedLayer(_Strict):
+class PlannedLayer(Validated):
     """One layer.
 
     ``type`` is the class with its sizes as a module prints itself, to check a model against:
@@ -64,10 +62,10 @@ class PlannedLayer(_Strict):
     density: Annotated[float, Field(ge=0, le=1)] | None = None
     reason: str = ""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
 
-class Alternative(_Strict):
+class Alternative(Validated):
     """A point of the front: the methods of the layers that are not dense."""
 
     time_us: float
@@ -75,7 +73,7 @@ class Alternative(_Strict):
     methods: dict[str, str] = Field(default_factory=dict)
 
 
-class Plan(_Strict):
+class Plan(Validated):
     """The outcome of a study.
 
     Attributes:

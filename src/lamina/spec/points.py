@@ -8,7 +8,9 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from lamina.spec.validated import Validated
 
 Text = Annotated[str, Field(min_length=1)]
 Setting = str | int | float | bool
@@ -39,10 +41,8 @@ class SimulationPoint:
         return fnmatchcase(self.work, work) and all(self.settings.get(key) == value for key, value in where.items())
 
 
-class Work(BaseModel):
+class Work(Validated):
     """A named workload of a paper: a layer of a network at an input density. Its settings override axes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Text
     settings: dict[str, Setting]
@@ -51,13 +51,11 @@ class Work(BaseModel):
     """So many of the paper's networks have this layer, and differ elsewhere."""
 
 
-class Points(BaseModel):
+class Points(Validated):
     """Every workload at every combination of the axes. ``baseline`` overrides settings of each point.
 
     ``shows`` are quantities that the paper plots for each point without printing their values.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     base: dict[str, Setting] = {}
     baseline: dict[str, Setting] = {}

@@ -10,18 +10,18 @@ from importlib.resources.abc import Traversable
 from math import floor
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from lamina.errors import Fault, SpecError, UsageError, nearest
-from lamina.spec.faults import plain
 from lamina.spec.points import Points, Setting
+from lamina.spec.validated import Validated, plain
 from lamina.spec.workload import Workload
 
 SCALES = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 Text = Annotated[str, Field(min_length=1)]
 
 
-class PublishedValue(BaseModel):
+class PublishedValue(Validated):
     """One printed value (or shape), as printed.
 
     ``layer`` is the recipe's name of the row, ``printed`` the paper's where it differs. ``disputed`` values
@@ -32,8 +32,6 @@ class PublishedValue(BaseModel):
     counts. By default values in ``x`` are speedups and all others are counts. ``bound``: the paper prints ``at least``
     or ``at most`` the value. ``not_applicable`` is the reason why no measurement of ours can stand beside the value.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     layer: Text
     quantity: Text
@@ -67,13 +65,11 @@ class PublishedValue(BaseModel):
         return round(self.value * 10**digits) in (floor(ours / last), round(ours / last))
 
 
-class PublishedStatement(BaseModel):
+class PublishedStatement(Validated):
     """A statement of a paper about a figure without printed values; ``check`` names the rule that verifies it.
 
     ``not_applicable`` is the reason why it cannot be verified.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     about: Text
     says: Text
@@ -82,7 +78,7 @@ class PublishedStatement(BaseModel):
     not_applicable: str = ""
 
 
-class Published(BaseModel):
+class Published(Validated):
     """One table or figure of a paper.
 
     ``recipe`` and ``workload`` are what to run for it. How it is reproduced:
@@ -99,8 +95,6 @@ class Published(BaseModel):
     reason why nothing of ours can stand beside it. ``recorded`` names shipped rows of the entry, where its
     measurement does not; ``unrecorded`` is the reason why shipped rows cannot decide it, though a run can.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Annotated[str, Field(pattern=r"[a-z0-9][a-z0-9.-]*")]
     title: Text

@@ -5,23 +5,22 @@ from __future__ import annotations
 from math import cos, pi
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from lamina.spec.layers.base import NonNegative, Positive
+from lamina.spec.validated import Validated
 from lamina.spec.workload import Precision
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Training(BaseModel):
+class Training(Validated):
     """All settings that determine the trained weights, besides the network and the data.
 
     ``batch`` is the global batch size of all processes. bf16 and fp16 use autocast: weights stay in float32.
     ``clip_norm`` bounds the total norm of all gradients (Pascanu, Mikolov, Bengio, ICML 2013, algorithm 1). ``augment``
     and ``cutout``, the side of a square in pixels, are those of `lamina.build.data.loader`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     epochs: Positive = 15
     batch: Positive = 64

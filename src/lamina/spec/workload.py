@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from lamina.spec.cost import Phase
 from lamina.spec.layers.base import Positive
 from lamina.spec.method import Method
+from lamina.spec.validated import Validated
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 Layout = Literal["nchw", "nhwc"]
@@ -35,13 +36,11 @@ class Point:
         return f"{self.method} {self.precision} {self.layout} batch {self.batch or 'as given'}"
 
 
-class Workload(BaseModel):
+class Workload(Validated):
     """What to measure, and how.
 
     An empty ``batch`` is the network's own batch size, empty ``clocks`` the preferred one of the device.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     phases: tuple[Phase, ...] = tuple(Phase)
     layers: tuple[str, ...] = ()

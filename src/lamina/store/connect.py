@@ -24,8 +24,10 @@ def address(target: str | os.PathLike[str]) -> URL:
     """The URL that a path or URL stands for.
 
     Raises:
-        UsageError: it is a URL of something else than SQLite or PostgreSQL.
+        UsageError: it is a URL of something else than SQLite or PostgreSQL, or neither path nor URL.
     """
+    if not isinstance(target, str | os.PathLike):
+        raise UsageError(f"trace database: expected {ADDRESSES}, got {target!r}")
     text = os.fspath(target)
     if "://" not in text:
         return URL.create("sqlite", database=text)

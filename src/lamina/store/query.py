@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
 from lamina.errors import UsageError
 from lamina.store.connect import sqlite_of
+from lamina.store.read import require
 
 Answer = tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]
 """Names of the columns, and the rows."""
@@ -28,6 +29,7 @@ def ask(connection: Connection, sql: str) -> Answer:
     Raises:
         UsageError: the statement is wrong, or would do anything else than read.
     """
+    require(str, query=sql)
     with _reading_only(connection):
         try:
             return (

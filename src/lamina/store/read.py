@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import shorten
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, func, select
@@ -26,12 +27,25 @@ from lamina.store.schema import (
 _RUNS = select(run, environment.c.content).join(environment)
 _LATEST = (run.c.started.desc(), run.c.number.desc())
 _NEAR = 20  # how many ids a message about an unknown one chooses from
+_SPELLED = {str: "a text", int: "a whole number"}
+
+
+def require(kind: type, **arguments: object) -> None:
+    """Refuse arguments that are not of ``kind``: the database would take the blame for them.
+
+    Raises:
+        UsageError: the first of them.
+    """
+    for name, value in arguments.items():
+        if not isinstance(value, kind):
+            raise UsageError(f"{name}: expected {_SPELLED[kind]}, got {shorten(repr(value), 60, placeholder='...')}")
 
 
 def select_runs(
     connection: Connection, limit: int | None, verb: str | None, offset: int = 0, target: str = ""
 ) -> tuple[Run, ...]:
     """Runs, latest first."""
+    require(int, limit=limit or 0, offset=offset)
     query = _filtered(_RUNS, verb, target).order_by(*_LATEST).limit(limit).offset(offset)
     return tuple(rows.run_of(row) for row in connection.execute(query).mappings())
 
@@ -42,6 +56,7 @@ def count_runs(connection: Connection, verb: str | None, target: str = "") -> in
 
 
 def _filtered(query: Select[Any], verb: str | None, target: str) -> Select[Any]:
+    require(str, verb=verb or "", target=target)
     query = query.where(run.c.verb == verb) if verb else query
     return query.where(run.c.target.contains(target, autoescape=True)) if target else query
 
@@ -57,6 +72,7 @@ def select_run(connection: Connection, name: str) -> Run:
     Raises:
         UsageError: no run, or several, fit.
     """
+    require(str, run=name)
     latest = select(run.c.id).order_by(*_LATEST)
     # Not LIKE: SQLite's takes capitals for small letters.
     begins = latest.where(func.substr(run.c.id, 1, len(name)) == name)
@@ -78,12 +94,14 @@ def require_run(connection: Connection, run_id: str) -> None:
     Raises:
         UsageError: there is no run of exactly this id.
     """
+    require(str, run_id=run_id)
     if not connection.scalar(select(run.c.id).where(run.c.id == run_id)):
         raise UsageError(f"run {run_id!r} is not in this database; begin it, or look its full id up")
 
 
 def select_unfinished(connection: Connection, fingerprint: str) -> Run | None:
     """The latest run of this work that was not done."""
+    require(str, fingerprint=fingerprint)
     query = _RUNS.where(run.c.fingerprint == fingerprint, run.c.status != "done").order_by(*_LATEST).limit(1)
     row = connection.execute(query).mappings().first()
     return rows.run_of(row) if row else None

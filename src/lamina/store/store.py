@@ -293,11 +293,13 @@ class Store:
 
     def kernels(self, run_id: str, layer: str | None = None) -> tuple[KernelRun, ...]:
         """Kernel launches in the network's order, by configuration, then as they were launched."""
+        read.require(str, layer=layer or "")
         with self._reading(run_id) as connection:
             return tuple(launch for _, _, launch in kernels.select_kernels(connection, run_id, layer))
 
     def counters(self, run_id: str, layer: str | None = None, metric: str | None = None) -> tuple[Counter, ...]:
         """Counters in the order of their launches, then by name."""
+        read.require(str, layer=layer or "", metric=metric or "")
         with self._reading(run_id) as connection:
             return tuple(counting.select_counters(connection, run_id, layer, metric))
 
@@ -403,9 +405,9 @@ class Store:
             return tuple(imported)
 
     @contextmanager
-    def _reading(self, run_id: str | None = None) -> Iterator[Connection]:
+    def _reading(self, *run_ids: str) -> Iterator[Connection]:
         with explained(self.place), reading(self._engine.connect()) as connection, connection.begin():
-            if run_id is not None:
+            for run_id in run_ids:
                 read.require_run(connection, run_id)
             try:
                 yield connection
@@ -415,8 +417,8 @@ class Store:
                 ) from error
 
     @contextmanager
-    def _writing(self, run_id: str | None = None) -> Iterator[Connection]:
+    def _writing(self, *run_ids: str) -> Iterator[Connection]:
         with explained(self.place), writing(self._engine.connect()) as connection, connection.begin():
-            if run_id is not None:
+            for run_id in run_ids:
                 read.require_run(connection, run_id)
             yield connection

@@ -31,8 +31,10 @@ def test_folders_are_classes_in_alphabetical_order(flat: Path) -> None:
 
 
 def test_a_flat_folder_is_all_train(flat: Path) -> None:
-    with pytest.raises(UsageError, match="has no split 'test': expected one of: train"):
+    with pytest.raises(UsageError, match="has no split 'test': expected one of: train") as refused:
         load(flat, "test")
+    layout = "(train/CLASS/*.png or *.jpg, test/CLASS/*, val/CLASS/*; CLASS/* alone is a train split)"
+    assert str(refused.value).endswith(f"to add it, make the data a folder of images {layout}")
 
 
 @pytest.mark.parametrize("name", ["val", "validation"])

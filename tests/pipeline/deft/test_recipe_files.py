@@ -25,7 +25,7 @@ from lamina.accelerate.methods.weight_only.config import FORMATS
 from lamina.build.models import create
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
-from lamina.pipeline.deft.recipe_files import RECIPE, WEIGHTS, Origin, read_recipe, save
+from lamina.pipeline.deft.recipe_files import RECIPE, WEIGHTS, Origin, how_to_load, read_recipe, save
 
 LENET = Origin("lenet5", 10, None)
 
@@ -83,6 +83,7 @@ def test_a_network_of_the_zoo_needs_nothing_else(saved: tuple[Path, nn.Module], 
     expected = saved[1](x)
     for path in (folder, str(folder), folder / RECIPE):
         assert torch.equal(lamina.load(path)(x), expected)
+    assert how_to_load(folder) == f"lamina.load({str(folder)!r}) gives the network back"
     assert {path.name for path in folder.iterdir()} == {RECIPE, WEIGHTS}
     assert read_recipe(folder).facts == {"a": 1}
 
@@ -144,6 +145,7 @@ def test_other_networks_are_not_imported_by_name(lenet: nn.Module, tmp_path: Pat
     save(tmp_path, model, lenet, Origin("os:abort", None, None), "fp32", {})
     with pytest.raises(UsageError, match=r"pass it: lamina\.load\(path, network\)"):
         lamina.load(tmp_path)
+    assert how_to_load(tmp_path).startswith(f"lamina.load({str(tmp_path)!r}, network) gives it back")
     assert torch.equal(
         lamina.load(tmp_path, lenet).state_dict()["classifier.4.codes"], small(lenet).classifier[4].codes
     )

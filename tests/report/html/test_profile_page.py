@@ -122,7 +122,7 @@ def test_the_batch_size_chosen_is_shown(show: Any) -> None:
     before = [box["width"] for box in boxes(page, "time")]
     page.select_option("#setting", label="batch 64")
     assert page.locator(".words:visible h3").all_inner_texts() == ["batch 64"]
-    assert "400 us" in page.locator(".words:visible").first.inner_text()
+    assert "400 µs" in page.locator(".words:visible").first.inner_text()
     assert [box["width"] for box in boxes(page, "time")] != before
 
 

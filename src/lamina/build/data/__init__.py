@@ -83,7 +83,9 @@ def _read(path: Path, split: str, name: str | None = None, licence: str = "unkno
         if not known:
             continue
         if split not in known:
-            raise UsageError(f"{path} has no split {split!r}: {nearest(split, known)}")
+            raise UsageError(
+                f"{path} has no split {split!r}: {nearest(split, known)}\nto add it, make the data {form.FORM}"
+            )
         return dataset(name or str(path), split, form.read(path, split), licence, source or str(path))
     formats = "\n".join(f"  {form.FORM}" for form in _FORMATS)
     raise UsageError(f"{path}: expected one of\n{formats}\ngot {_found(path)}")

@@ -11,7 +11,7 @@ from lamina.build.data import images
 from lamina.build.data.dataset import Samples
 from lamina.errors import UsageError
 
-FORM = "a folder of images (CLASS/*.png or *.jpg, or train/CLASS/*, test/CLASS/*, val/CLASS/*)"
+FORM = "a folder of images (train/CLASS/*.png or *.jpg, test/CLASS/*, val/CLASS/*; CLASS/* alone is a train split)"
 
 _SUFFIXES = {".png", ".jpg", ".jpeg"}
 _SPLIT_NAMES = {

@@ -162,7 +162,7 @@ def replaced_by(model: nn.Module, plan: Plan, *, folding: bool = False) -> tuple
     if unrecovered:
         remarks.append(
             f"{len(unrecovered)} pruned layers are not fitted to data: fine-tune the model, "
-            "or load the network of the study with its weights: lamina.load(folder)"
+            "or load the network of the study with its weights: lamina.load(folder), or lamina.load(folder, network)"
         )
     if any(PRUNED in method for method in replaced.values()):
         try:

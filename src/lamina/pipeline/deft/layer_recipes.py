@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, fx, nn
 from torch.jit import ScriptModule
 
@@ -22,6 +22,7 @@ from lamina.accelerate.registry import known_options
 from lamina.accelerate.stand_ins import standardize
 from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Method
+from lamina.spec.validated import Validated
 
 _CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
 _NORM = ("num_features", "eps", "momentum", "affine", "track_running_stats")
@@ -48,14 +49,12 @@ _DENSE = {eliminated: dense for dense, eliminated in ELIMINATED.items()}
 Value = bool | int | float | str | tuple[int, ...] | None
 
 
-class LayerRecipe(BaseModel):
+class LayerRecipe(Validated):
     """One layer: the dense ``kind`` and its arguments, the number of kept inputs, and the weight format.
 
     ``method`` is that of a layer whose configuration tells its structure, such as ``circulant[block_size=64]``, and
     ``merged`` names the layers that it replaces together with this one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["Linear", "Conv1d", "Conv2d", "Conv3d", "BatchNorm1d", "BatchNorm2d", "LSTM"]
     arguments: dict[str, Value]

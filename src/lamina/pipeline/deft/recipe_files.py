@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.deft.layer_recipes import LayerRecipe, Methods, describe, rebuild
 from lamina.spec import Network, Precision
 from lamina.spec.toml import read_toml, write_toml
+from lamina.spec.validated import Validated
 
 FORMAT: Literal["lamina-deft"] = "lamina-deft"
 VERSION: Literal[1] = 1
@@ -39,11 +40,7 @@ FREE, RATIO = 256 << 20, 4096
 """Bytes of parameters that a description may have, or times the size of the weights file."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class NetworkRecipe(_Strict):
+class NetworkRecipe(Validated):
     """The dense network: a name of the zoo, a description in TOML, or passed by the caller.
 
     ``folded`` says that each BatchNorm is folded into the layer before it, before layers change.
@@ -55,7 +52,7 @@ class NetworkRecipe(_Strict):
     folded: bool = False
 
 
-class Recipe(_Strict):
+class Recipe(Validated):
     """The contents of ``recipe.json``."""
 
     format: Literal["lamina-deft"] = FORMAT
@@ -159,6 +156,14 @@ def load(
     fuse_activations(model)
     allow_fallback(model)
     return model.to(device).eval()
+
+
+def how_to_load(folder: Path) -> str:
+    """How Python gets a saved network back: the dense one of a file or a package must be passed to it."""
+    network = read_recipe(folder).network
+    if network.description is not None or network.source in ZOO:
+        return f"lamina.load({str(folder)!r}) gives the network back"
+    return f"lamina.load({str(folder)!r}, network) gives it back, of the dense network that your code builds"
 
 
 def read_recipe(folder: Path) -> Recipe:

@@ -136,8 +136,8 @@ def _named_range(network: Prepared, watch: Watch, index: int, phase: Phase) -> I
 def covered(point: Point, coverage: Coverage) -> str:
     """How complete a profile is, with the kernels that are not attributed."""
     strays = sorted(coverage.strays.items(), key=lambda stray: -stray[1])
-    listed = "".join(f"\n  not attributed: {name}, {us:.1f} us" for name, us in strays)
+    listed = "".join(f"\n  not attributed: {name}, {us:.1f} µs" for name, us in strays)
     return (
         f"{point}: {coverage.kernels} kernels, copies and fills have a layer and a phase, "
-        f"{coverage.share:.2%} of {coverage.attributed_us + sum(coverage.strays.values()):.0f} us on the device{listed}"
+        f"{coverage.share:.2%} of {coverage.attributed_us + sum(coverage.strays.values()):.0f} µs on the device{listed}"
     )

@@ -24,8 +24,8 @@ from lamina.simulate.hierarchy import Device, preset, read_device
 from lamina.simulate.jobs import DEVICE, Job, Options, Result, Settings, Value, key_of, unit
 from lamina.simulate.workloads import ConvolutionGemm, backward, convolutions
 from lamina.spec import Phase
-from lamina.spec.faults import plain
 from lamina.spec.shape import parse
+from lamina.spec.validated import plain
 from lamina.store import Store
 
 DEFAULTS: Settings = {"unit": "dense", "device.preset": "mi6"}

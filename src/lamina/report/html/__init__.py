@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from lamina import __version__
 from lamina.errors import UsageError
@@ -25,6 +25,7 @@ from lamina.report.columns import Entry, entries, layer_columns
 from lamina.report.figures import STEP, TOPICS, Material
 from lamina.report.figures.plot import CONFIG
 from lamina.report.folding import LONG, fold
+from lamina.report.html import pages
 from lamina.report.html.frames import frames, present
 from lamina.report.html.provenance import date, facts
 from lamina.report.html.words import Passage, bare, words
@@ -144,13 +145,7 @@ def _slowest_first(line: Entry) -> float:
 
 
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("lamina.report", "html"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = pages.environment()
     environment.filters |= {
         "duration": units.duration,
         "percent": units.percent,

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from lamina import __version__
+from lamina.report.html import pages
 from lamina.report.palette import DARK, LIGHT
 
 WIDTH = 420
@@ -17,9 +16,7 @@ WIDTH = 420
 
 def write_reproduced(path: Path, document: Mapping[str, Any], summary: str, tolerance: str) -> Path:
     """Write the page of ``document``, which `Summary.to_dict` makes, and return its path."""
-    environment = Environment(
-        loader=PackageLoader("lamina.report", "html"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+    environment = pages.environment()
     lines = [line | {"rows": [_row(row) for row in line["rows"]]} for line in document["entries"]]
     text = environment.get_template("reproduced.html.j2").render(
         entries=lines,

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from lamina import __version__
 from lamina.record import Run
+from lamina.report.html import pages
 from lamina.report.html.provenance import date, facts
 from lamina.report.palette import DARK, LIGHT
 
@@ -65,8 +64,6 @@ def message_page(title: str, text: str) -> str:
 
 
 def _rendered(part: str, title: str, **values: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader("lamina.report", "html"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+    environment = pages.environment()
     shared: Mapping[str, Any] = {"lamina": __version__, "light": LIGHT, "dark": DARK, "date": date}
     return environment.get_template("runs.html.j2").render(part=part, title=title, **shared, **values)

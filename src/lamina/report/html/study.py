@@ -7,12 +7,11 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from lamina import __version__
 from lamina.record import Run, Study, Trial
 from lamina.record.study import FrontPoint, Measured
 from lamina.report import units
+from lamina.report.html import pages
 from lamina.report.html.provenance import date, facts
 from lamina.report.palette import DARK, LIGHT
 from lamina.report.study_table import DENSE, by_layer, selected, verdict
@@ -26,13 +25,7 @@ CANDIDATES = ("selected", "inaccurate", "slower", "refused", "failed")
 
 def write_study(path: Path, run: Run, study: Study) -> Path:
     """Write the page of a study and return its path."""
-    environment = Environment(
-        loader=PackageLoader("lamina.report", "html"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = pages.environment()
     environment.filters |= {"duration": units.duration, "size": units.size}
     plan, before, uniform = study.whole("plan"), study.whole("before"), study.uniform
     html = environment.get_template("study.html.j2").render(

@@ -8,10 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from lamina.errors import Fault, SpecError, UsageError, nearest
-from lamina.spec.faults import plain, short
+from lamina.spec.validated import Validated, plain, short
 
 LINE_SHIFT = 6
 LINE = 1 << LINE_SHIFT
@@ -31,11 +31,7 @@ Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 Nanoseconds = Cycles
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ComputeUnits(_Section):
+class ComputeUnits(Validated):
     """Compute units: SIMDs that issue vector instructions, one LDS and one vector memory unit each."""
 
     count: Count
@@ -54,7 +50,7 @@ class ComputeUnits(_Section):
     in_order_return: bool = True  # reorder buffer before L1
 
 
-class L1(_Section):
+class L1(Validated):
     """The vector cache of one compute unit; stores bypass it."""
 
     bytes: Count
@@ -67,7 +63,7 @@ class L1(_Section):
     lines_per_cycle: Rate = 1.0
 
 
-class Translation(_Section):
+class Translation(Validated):
     """Two TLB levels, and page walkers behind an interconnect."""
 
     enabled: bool = True
@@ -82,7 +78,7 @@ class Translation(_Section):
     walk_distance: Cycles = 600.0  # round trip to the walkers
 
 
-class L2(_Section):
+class L2(Validated):
     """The shared cache: banked by address, write-back, full lines are written without a fetch."""
 
     bytes: Count
@@ -96,7 +92,7 @@ class L2(_Section):
     lines_per_cycle: Rate  # per bank
 
 
-class Dram(_Section):
+class Dram(Validated):
     """DRAM behind L2: ``ideal`` (latency and bandwidth) or ``banked`` (open rows and activation limits)."""
 
     mode: Literal["ideal", "banked"] = "ideal"
@@ -118,7 +114,7 @@ class Dram(_Section):
     refresh: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0  # fraction of time lost
 
 
-class Device(_Section):
+class Device(Validated):
     """A simulated GPU. Times are cycles of ``clock_ghz`` unless their names end in ``_ns``."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -215,7 +211,7 @@ def _faults(model: type[BaseModel], document: Mapping[str, Any], prefix: str) ->
     sections = {
         name: field.annotation
         for name, field in model.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Validated)
     }
     own = {key: value for key, value in document.items() if not isinstance(value, Mapping) or key not in sections}
     try:

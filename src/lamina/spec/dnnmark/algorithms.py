@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lamina.spec.dnnmark.values import Warn
-from lamina.spec.faults import short
+from lamina.spec.validated import short
 
 DIRECT, GEMM, FFT, WINOGRAD = "direct", "gemm", "fft", "winograd"
 

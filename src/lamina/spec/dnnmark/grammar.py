@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from lamina.errors import nearest
 from lamina.spec.dnnmark.template import Line, Unset, no_effect
-from lamina.spec.faults import LONGEST, Faults, short
+from lamina.spec.faults import Faults
+from lamina.spec.validated import LONGEST, short
 
 GENERAL = "DNNMark"
 BLANK = " \t\n\v\f\r"

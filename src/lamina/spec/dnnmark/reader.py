@@ -16,18 +16,10 @@ from lamina.spec.dnnmark.sections import COMMON, DIMENSIONS, SECTIONS, Settings
 from lamina.spec.dnnmark.template import Unset, expand, no_effect
 from lamina.spec.dnnmark.values import UNCHANGED
 from lamina.spec.dnnmark.wiring import NO_LAYER, ParsedLayer, RunMode, inputs_of, one_batch, warn_dead_branches
-from lamina.spec.faults import (
-    LONGEST,
-    MOST_LAYERS,
-    Faults,
-    Unreadable,
-    check_network,
-    placeholder,
-    plain,
-    short,
-)
+from lamina.spec.faults import MOST_LAYERS, Faults, Unreadable, check_network, placeholder
 from lamina.spec.layers import Layer
 from lamina.spec.network import Network
+from lamina.spec.validated import LONGEST, plain, short
 
 
 def read_dnnmark(text: str, source: str, variables: Mapping[str, str] = {}) -> Network:
@@ -142,7 +134,7 @@ def _build(parsed: ParsedLayer, reads: tuple[str, ...], faults: Faults, warnings
         own = {name: parsed.settings[name] for name in kind.defaults}
         try:
             fields = kind.fields(own, lambda warning: warnings.add(warning, parsed.line))
-            return kind.layer(name=parsed.name, inputs=reads, **fields)
+            return kind.layer.model_validate({"name": parsed.name, "inputs": reads, **fields})
         except ValidationError as error:
             for _, message in plain(error):
                 faults.add(f"layer {short(parsed.name)}: {message}", parsed.line)

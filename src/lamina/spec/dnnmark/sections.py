@@ -142,7 +142,7 @@ def _same(s: Settings, warn: Warn) -> Settings:
 _OPTIMIZATION = _key(lenient(*_OPTIMIZATIONS), "optimization")
 
 COMMON = {name: _key(word, name) for name in ("name", "previous_layer")} | {
-    name: _key(integer(0), name) for name in DIMENSIONS
+    name: _key(integer(1), name) for name in DIMENSIONS
 }
 """Keys of every layer."""
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from lamina.errors import nearest
-from lamina.spec.faults import LONGEST, Faults
+from lamina.spec.faults import Faults
+from lamina.spec.validated import LONGEST
 
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))", re.ASCII)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lamina.errors import nearest
-from lamina.spec.faults import LONGEST, short
+from lamina.spec.validated import LONGEST, short
 
 Warn = Callable[[str], None]
 Reader = Callable[[str, Warn], Any]

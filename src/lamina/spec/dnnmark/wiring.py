@@ -9,8 +9,9 @@ from typing import Literal
 from lamina.errors import nearest
 from lamina.spec.dnnmark.grammar import Section, Warnings
 from lamina.spec.dnnmark.sections import DIMENSIONS, Settings
-from lamina.spec.faults import LONGEST, Faults, short
+from lamina.spec.faults import Faults
 from lamina.spec.network import Input
+from lamina.spec.validated import LONGEST, short
 
 NO_LAYER = "null"
 """``previous_layer`` of a layer that reads an input of its own."""

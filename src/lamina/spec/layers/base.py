@@ -5,24 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from lamina.spec.cost import Cost, Phase
 from lamina.spec.method import Method
 from lamina.spec.shape import Shape, elements, show
+from lamina.spec.validated import Validated
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 
 
-class Layer(BaseModel, ABC):
+class Layer(Validated, ABC):
     """One layer of a network, with its own settings only; shapes come from its inputs.
 
     Subclasses say what they compute by ``output``, ``parameters`` and ``operations``. Impossible shapes
     raise ``ValueError`` with the expected and actual value; the network collects them into one ``SpecError``.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: ClassVar[str]
     arity: ClassVar[tuple[int, int | None]] = (1, 1)
@@ -31,8 +30,6 @@ class Layer(BaseModel, ABC):
     """Whether the layer's inputs can have a gradient (token indices cannot)."""
     view: ClassVar[bool] = False
     """Whether the layer is a view of its input's memory, at no cost."""
-    counted: ClassVar[bool] = True
-    """Whether ``operations`` is known."""
 
     name: str = Field(min_length=1)
     inputs: tuple[str, ...] = ()
@@ -40,6 +37,11 @@ class Layer(BaseModel, ABC):
     """Implementation of this layer, which overrides that of the run."""
     propagate: bool = True
     """Whether to compute the gradient with respect to the input."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether ``operations`` is known."""
+        return True
 
     @abstractmethod
     def output(self, *inputs: Shape) -> Shape:

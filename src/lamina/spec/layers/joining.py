@@ -98,8 +98,6 @@ class Opaque(Layer):
 
     kind: ClassVar[str] = "opaque"
     arity: ClassVar[tuple[int, int | None]] = (0, None)
-    counted: ClassVar[bool] = False
-
     operation: str
     """The name of the module class or function."""
     shape: Shape
@@ -107,7 +105,12 @@ class Opaque(Layer):
     alias: bool = False
     """Whether the output shares the input's memory."""
     flops: tuple[int, int, int] | None = None
-    """Of the forward, backward data and backward weight phase, by PyTorch's counter; ``None`` where it counts none."""
+    """Of the forward, backward data and backward weight phase, by PyTorch's counter; ``None`` where it has no formula.
+    """
+
+    @property
+    def counted(self) -> bool:
+        return self.flops is not None
 
     def output(self, *inputs: Shape) -> Shape:
         return self.shape

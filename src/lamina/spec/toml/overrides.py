@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.errors import nearest
-from lamina.spec.faults import Faults, short
+from lamina.spec.faults import Faults
+from lamina.spec.validated import short
 
 Table = dict[str, Any]
 

@@ -13,22 +13,14 @@ from pydantic import BaseModel, ValidationError
 
 from lamina.errors import nearest
 from lamina.spec.cost import Phase
-from lamina.spec.faults import (
-    LONGEST,
-    MOST_LAYERS,
-    Faults,
-    Unreadable,
-    check_network,
-    placeholder,
-    plain,
-    short,
-)
+from lamina.spec.faults import MOST_LAYERS, Faults, Unreadable, check_network, placeholder
 from lamina.spec.layers import KINDS, Layer
 from lamina.spec.network import Input, Network
 from lamina.spec.toml.lines import Lines
 from lamina.spec.toml.overrides import HEAD, Table, override
 from lamina.spec.toml.tdnn import TDNN, convolution_of
 from lamina.spec.toml.wiring import default_inputs
+from lamina.spec.validated import LONGEST, plain, short
 from lamina.spec.workload import Workload
 
 KNOWN = (*HEAD, "remarks", "input", "layer", "workload")

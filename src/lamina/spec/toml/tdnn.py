@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from lamina.spec.faults import short
+from lamina.spec.validated import short
 
 TDNN = "tdnn"
 """Its layer type in files."""

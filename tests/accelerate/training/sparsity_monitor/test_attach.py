@@ -508,3 +508,49 @@ def test_a_cuda_graph_counts_at_every_replay() -> None:
             expected.append(int((static > 0).sum()))
     assert [found.nonzeros for found in monitor.observations] == expected
     assert [found.iteration for found in monitor.observations] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": None}, "model: expected an nn.Module, got None"),
+        ({"parameters": {"history": 3}}, "parameters: expected Parameters, got {'history': 3}"),
+        ({"parameters": 0}, "parameters: expected Parameters, got 0"),
+        ({"modules": 5}, "modules: expected names of modules, got 5"),
+        ({"modules": [None]}, "modules: expected names of modules, got None"),
+        ({"modules": [nn.ReLU()]}, "modules: expected names of modules, got ReLU()"),
+        ({"paces": "every:10"}, "paces: expected a Pace by name, such as {'features.*': Pace(10)}, got 'every:10'"),
+        ({"paces": {"1": "every:9"}}, "paces: expected a Pace by name, such as Pace.parse('every:10'), got 'every:9'"),
+        ({"paces": {1: Pace(10)}}, "paces: expected names of maps, got 1"),
+        ({"channels": "1"}, "channels: expected the dimension of channels, got '1'"),
+        ({"channels": None}, "channels: expected the dimension of channels, got None"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    model = small()
+    with pytest.raises(UsageError) as refused:
+        Monitor(**{"model": model, **settings})
+    assert str(refused.value) == f"monitor: {message}"
+    assert "forward" not in vars(model)
+
+
+def test_channels_on_no_axis_of_a_map_are_refused() -> None:
+    model = small()
+    Monitor(model, channels=7)
+    with pytest.raises(UsageError, match="monitor: expected channels on an axis after the first, got axis 7 of"):
+        model(batch())
+
+
+def test_parameters_of_another_type_are_refused_by_name() -> None:
+    wrong: Any = "x"
+    for expected, make in {
+        "stability: expected a number, got 'x'": lambda: Parameters(stability=wrong),
+        "history: expected a whole number, got 'x'": lambda: Parameters(history=wrong),
+        "duration: expected a whole number, got 'x'": lambda: Parameters(duration=wrong),
+        "period: expected a whole number, got 1.5": lambda: Pace(period=1.5),  # type: ignore[arg-type]
+        "longest: expected a whole number, got 'x'": lambda: Pace(10, 1, "adaptive", wrong),
+    }.items():
+        with pytest.raises(UsageError, match=f"^monitor: {expected}$"):
+            make()
+    with pytest.raises(UsageError, match="expected every:PERIOD, .*, got None"):
+        Pace.parse(None)  # type: ignore[arg-type]

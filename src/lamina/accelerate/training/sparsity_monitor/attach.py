@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from lamina.accelerate.training.sparsity_monitor.exhaustive import Exhaustive
 from lamina.accelerate.training.sparsity_monitor.fused import relu_and_count
 from lamina.accelerate.training.sparsity_monitor.modules import check_paces, select_modules
 from lamina.accelerate.training.sparsity_monitor.observation import Observation
-from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Parameters
+from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Parameters, require
 from lamina.accelerate.training.sparsity_monitor.report import MapReport
 from lamina.accelerate.training.sparsity_monitor.scheduler import Scheduler
 from lamina.errors import UsageError
@@ -71,7 +72,8 @@ class Monitor:
         impl: the implementation of the count.
 
     Raises:
-        UsageError: there is nothing to monitor, or a name or pattern fits no monitored module.
+        UsageError: there is nothing to monitor, a name or pattern fits no monitored module, or an argument is of
+            another type.
     """
 
     def __init__(
@@ -86,6 +88,8 @@ class Monitor:
         fuse: bool = False,
         impl: Impl = "auto",
     ):
+        require(nn.Module, "an nn.Module", model=model)
+        require(Integral, "the dimension of channels", channels=channels)
         self.model, self.channels, self.fuse = model, channels, fuse
         self.scheduler = Exhaustive() if exhaustive else Scheduler(parameters, paces)
         self.iteration = -1

@@ -174,7 +174,7 @@ class Calculator:
         if before is not None and before.is_like(x):
             return before
         self._plans = {maps: plan for maps, plan in self._plans.items() if before not in maps}
-        rows = x.shape[channels] if x.ndim > 1 else 1
+        rows = as_matrices(x.detach(), channels).shape[1]
         direct = self.uses_kernel(x) and _is_matrix_view(x, channels)
         if relu:
             direct = direct and x.nbytes >= MIN_FUSED_BYTES and _is_matrix_view(torch.empty_like(x), channels)

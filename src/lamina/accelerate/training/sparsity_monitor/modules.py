@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import nn
 
+from lamina.accelerate.training.sparsity_monitor.parameters import require
 from lamina.errors import UsageError, nearest
 
 _ACTIVATION = re.compile(r"elu|lu$|swish|mish|tanh|sigmoid|activation", re.IGNORECASE)
@@ -32,7 +33,9 @@ def select_modules(model: nn.Module, names: Iterable[str] | None) -> dict[str, n
         return relus or others or leaves
     everywhere = dict(model.named_modules(remove_duplicate=False))
     picked: dict[str, nn.Module] = {}
+    require(Iterable, "names of modules", modules=names)
     for name in names:
+        require(str, "names of modules", modules=name)
         if name not in everywhere:
             raise UsageError(f"monitor: {name!r} is no module of the model: {nearest(name, everywhere)}")
         if everywhere[name] not in picked.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import isfinite
+from numbers import Integral, Real
 from typing import Literal, Self
 
 from lamina.errors import UsageError
@@ -15,6 +16,17 @@ Rule = Literal["spartan", "every", "adaptive"]
 _WRITTEN = re.compile(
     r"(?P<rule>spartan|every|adaptive):(?P<period>[0-9]{1,9})(-(?P<longest>[0-9]{1,9}))?(:(?P<duration>[0-9]{1,9}))?"
 )
+
+
+def require(kind: type, what: str, **arguments: object) -> None:
+    """Refuse arguments of another type by name.
+
+    Raises:
+        UsageError: the first of them.
+    """
+    for name, value in arguments.items():
+        if not isinstance(value, kind):
+            raise UsageError(f"monitor: {name}: expected {what}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,7 @@ class Pace:
     longest: int | None = None
 
     def __post_init__(self) -> None:
+        require(Integral, "a whole number", period=self.period, duration=self.duration, longest=self.longest or 0)
         if not 1 <= self.duration <= self.period:
             raise UsageError(
                 f"monitor: expected 1 <= duration <= period, got duration {self.duration} and period {self.period}"
@@ -64,7 +77,7 @@ class Pace:
         Raises:
             UsageError: the text is no schedule.
         """
-        found = _WRITTEN.fullmatch(text.strip())
+        found = _WRITTEN.fullmatch(text.strip()) if isinstance(text, str) else None
         if found is None:
             raise UsageError(
                 f"expected every:PERIOD, adaptive:PERIOD-LONGEST or spartan:PERIOD, each with or without :DURATION, "
@@ -108,6 +121,8 @@ class Parameters:
     hibernation_period: int = 10_000
 
     def __post_init__(self) -> None:
+        require(Integral, "a whole number", history=self.history, hibernation_period=self.hibernation_period)
+        require(Real, "a number", sparse_enough=self.sparse_enough, stability=self.stability)
         if self.history < 1:
             raise UsageError(f"monitor: expected a history of at least 1, got {self.history}")
         if not 0 <= self.sparse_enough <= 1:

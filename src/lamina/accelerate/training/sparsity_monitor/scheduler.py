@@ -15,7 +15,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Parameters
+from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Parameters, require
 from lamina.accelerate.training.sparsity_monitor.sparsity_list import Entry, Process, SparsityList
 from lamina.accelerate.training.sparsity_monitor.state import State
 from lamina.errors import UsageError, nearest
@@ -29,7 +29,7 @@ class Scheduler:
         paces: schedules of some maps, by name or pattern of names such as ``features.*``.
 
     Raises:
-        UsageError: a pace slower than hibernation.
+        UsageError: a pace slower than hibernation, or an argument of another type.
 
     Attributes:
         decides: whether decisions depend on the results, so that they are needed soon.
@@ -38,8 +38,12 @@ class Scheduler:
     decides = True
 
     def __init__(self, parameters: Parameters | None = None, paces: Mapping[str, Pace] | None = None):
-        self.parameters = parameters or Parameters()
-        for pace in (paces or {}).values():
+        self.parameters = Parameters() if parameters is None else parameters
+        require(Parameters, "Parameters", parameters=self.parameters)
+        require(Mapping, "a Pace by name, such as {'features.*': Pace(10)}", paces=paces or {})
+        for name, pace in (paces or {}).items():
+            require(str, "names of maps", paces=name)
+            require(Pace, "a Pace by name, such as Pace.parse('every:10')", paces=pace)
             self.parameters.check(pace)
         self.state = State.ACTIVE
         self.maps = SparsityList(self.parameters, paces or {})
