@@ -138,7 +138,7 @@ BENCH = f"{sys.executable} -m lamina bench lenet5 --device cpu --repeat 2 -b 2 {
         (f"{BENCH} >&- 2>&- <&-", 0, ""),
         (f"PYTHONIOENCODING=ascii {BENCH}", 0, "?"),
         (f"{BENCH} --report=/proc/none/report.html", 2, "--report: cannot write in /proc (No such file or directory)"),
-        (f"LAMINA_CACHE_DIR=/proc/none/cache {BENCH}", 0, "the peaks are not kept: /proc/none/cache/roofs-"),
+        (f"LAMINA_CACHE_DIR=/proc/none/cache {BENCH}", 1, "/proc/none: No such file or directory: name another folder"),
         (f"mkdir gone; cd gone; rmdir ../gone; {BENCH}", 2, "lamina: the working directory was deleted"),
     ],
     ids=["no stdout", "no streams", "ascii", "no folder", "no cache folder", "no working directory"],

@@ -154,23 +154,6 @@ def test_an_invalid_file_is_replaced_with_a_warning(
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.usefixtures("small")
-def test_a_folder_that_cannot_be_written_to_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").touch()
-    with caplog.at_level(logging.WARNING):
-        found = roofs("cpu", tmp_path / "file" / "cache")
-    assert found.copy_gbs > 0
-    assert "the peaks are not kept: " in caplog.text and "cannot be written (Not a directory)" in caplog.text
-
-
-@pytest.mark.usefixtures("small")
-def test_a_file_that_cannot_be_read_costs_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / room._file_name(torch.device("cpu"))).mkdir()
-    with caplog.at_level(logging.WARNING):
-        assert roofs("cpu", tmp_path).copy_gbs > 0
-    assert "measuring the peaks again: " in caplog.text and "cannot be written (Is a directory)" in caplog.text
-
-
 def test_the_file_is_for_one_device_torch_and_thread_count(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     name = room._file_name(cpu)

@@ -1,4 +1,5 @@
 import pytest
+from pydantic import ValidationError
 from tests.simulate.hierarchy.conftest import TINY
 from tests.simulate.small import product
 
@@ -54,7 +55,7 @@ def test_what_does_not_fit_is_rejected(device: Device, monkeypatch: pytest.Monke
     with pytest.raises(UnsupportedError, match="of a sample of 20"):
         dense(product(made=4096), device.changed({"cu.lds_bytes": 8192}), Dense(sampling=True, sets=4))
     for wrong in ({"sets": 3}, {"kernel": "mended"}, {"sampling": 1}, {"sib_kb": 1}):
-        with pytest.raises(UsageError):
+        with pytest.raises(ValidationError):
             Dense(**wrong)  # type: ignore[arg-type]
 
 

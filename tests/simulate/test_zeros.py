@@ -96,5 +96,5 @@ def test_what_is_not_recorded_is_rejected(file: str) -> None:
     ],
 )
 def test_impossible_settings_are_rejected(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(ValidationError, match=message):
         Zeros(**settings)  # type: ignore[arg-type]

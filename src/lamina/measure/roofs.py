@@ -44,26 +44,23 @@ def roofs(device: torch.device | str, cache_dir: Path, refresh: bool = False) ->
     """The measured peaks of a device, read from `cache_dir` or measured and written there.
 
     A file is valid for one device, torch version and number of threads. If it cannot be read, the peaks are measured
-    again and a warning is logged; also if it cannot be written, since the peaks are then measured each time.
+    again and a warning is logged.
     """
     device = resolve(device)
     path = cache_dir / _file_name(device)
-    try:
-        if not refresh and path.exists():
+    if path.is_file() and not refresh:
+        try:
             found = Roofs.from_json(path.read_text(encoding="utf-8"))
             _check_provenance(found, device)
             return found
-    except (OSError, UsageError, UnicodeDecodeError) as error:
-        _log.warning("measuring the peaks again: %s: %s", path, error)
+        except (UsageError, UnicodeDecodeError) as error:
+            _log.warning("measuring the peaks again: %s: %s", path, error)
     measured = measure_roofs(device)
-    try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        # Written to a temporary file and renamed, so that a reader never sees a partial file.
-        temporary = path.with_suffix(".part")
-        temporary.write_text(measured.to_json(), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        _log.warning("the peaks are not kept: %s cannot be written (%s); give another folder", path, error.strerror)
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    # Written to a temporary file and renamed, so that a reader never sees a partial file.
+    temporary = path.with_suffix(".part")
+    temporary.write_text(measured.to_json(), encoding="utf-8")
+    temporary.replace(path)
     return measured
 
 

@@ -9,6 +9,8 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from lamina.errors import LaminaError, MissingError, UsageError, nearest
 from lamina.record import SimRun
 from lamina.simulate.hierarchy import Device
@@ -16,7 +18,6 @@ from lamina.simulate.workloads import ConvolutionGemm
 from lamina.spec import Phase
 from lamina.spec.grid import Settings as Settings
 from lamina.spec.grid import Value as Value
-from lamina.spec.validated import Validated
 
 Progress = Callable[[float], None]
 """Called with the completed fraction of a simulation."""
@@ -30,8 +31,10 @@ DEVICE = "device."
 """Prefix of the settings of a device."""
 
 
-class Options(Validated):
+class Options(BaseModel):
     """Options of a unit: plain values with defaults."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)

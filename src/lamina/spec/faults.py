@@ -9,6 +9,8 @@ from lamina.errors import Fault, SpecError
 from lamina.spec.layers import Layer
 from lamina.spec.network import Input, Network
 from lamina.spec.shape import Shape
+from lamina.spec.validated import plain as plain
+from lamina.spec.validated import short as short
 
 SHOWN = 20
 """Maximum number of faults reported for one file; the others are only counted."""

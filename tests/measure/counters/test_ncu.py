@@ -68,31 +68,6 @@ def test_a_timeout_kills_the_process_and_its_children(tool):
     assert all(ended(pid) for pid in pids)
 
 
-LEAVES = (
-    "import subprocess, sys; said = {}; waits = [sys.executable, '-c', 'import time; time.sleep(60)']; "
-    "print(subprocess.Popen(waits, stdout=said, stderr=said).pid, flush=True)"
-)
-"""A program that ends before a child of its own."""
-
-
-def test_children_that_outlive_ncu_are_killed(tool):
-    pids = []
-    profile(
-        program(LEAVES.format("subprocess.DEVNULL")), [TIME], timeout_s=60, ncu=tool,
-        on_line=lambda line: pids.append(int(line)),
-    )  # fmt: skip
-    assert pids and all(ended(pid) for pid in pids)
-
-
-def test_a_timeout_kills_children_that_outlive_ncu(tool):
-    pids = []
-    with pytest.raises(LaminaError, match="longer than 3 s"):
-        profile(
-            program(LEAVES.format("None")), [TIME], timeout_s=3, ncu=tool, on_line=lambda line: pids.append(int(line))
-        )
-    assert pids and all(ended(pid) for pid in pids)
-
-
 def test_a_failing_callback_ends_the_run(tool):
     def fail(line):
         raise KeyboardInterrupt

@@ -343,7 +343,7 @@ def test_layers_without_costs_and_without_kernels_go_through_every_change(
     assert this.status == "done" and {one.change for one in found} == {*CHANGES}
     (moved,) = [one for one in found if (one.layer, one.phase, one.change) == ("0", "forward", "channels_last")]
     assert moved.measured_gain is None and moved.predicted_us is None and miss(moved).startswith("no kernel ran")
-    assert "channels_last: 0 forward, nchw -> nhwc: 0.0 -> 0.0 µs" in told
+    assert "channels_last: 0 forward, nchw -> nhwc: 0.0 -> 0.0 us" in told
     for form in ("table", "json", "csv"):
         print_what_ifs(this, found, form)
     pipeline.report(store, this.id, tmp_path / "report.html")

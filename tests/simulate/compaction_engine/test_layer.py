@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from tests.simulate.hierarchy.conftest import TINY
 from tests.simulate.small import product
 
@@ -178,5 +179,5 @@ def test_what_has_no_meaning_is_rejected(device: Device) -> None:
         {"sib": 1},
         {"density": float("nan")},
     ):
-        with pytest.raises(UsageError):
+        with pytest.raises(ValidationError):
             CompactionEngine(**wrong)  # type: ignore[arg-type]

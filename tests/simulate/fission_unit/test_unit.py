@@ -5,6 +5,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from tests.simulate.fission_unit.conftest import SMALL
 from tests.simulate.small import product
 
@@ -147,5 +148,5 @@ def test_what_does_not_fit_is_rejected(small: Device) -> None:
     with pytest.raises(UsageError, match="does not fit"):
         fission_unit(product(), small.changed({"cu.vector_registers": 64}), FissionUnit())
     for wrong in ({"tile": 5}, {"conversion": "dfu_cvt_9"}, {"packed": "in-between"}, {"pipelined": 1}):
-        with pytest.raises(UsageError):
+        with pytest.raises(ValidationError):
             FissionUnit(**wrong)  # type: ignore[arg-type]

@@ -44,11 +44,6 @@ def test_wrong_sizes_are_told_together() -> None:
     assert len(caught.value.faults) == 2
 
 
-def test_an_unknown_variant_is_refused() -> None:
-    with pytest.raises(UsageError, match="gemm: variant 'fixed' is unknown: expected one of: corrected, shipped"):
-        gemm(32, 32, 32, "fixed")  # type: ignore[arg-type]
-
-
 def test_twelve_workgroups_fit_a_compute_unit(tiny: Device) -> None:
     assert occupancy(gemm(32, 32, 32), preset("mi6")) == 12
     assert occupancy(gemm(32, 32, 32), tiny.changed({"cu.lds_bytes": 9000})) == 2

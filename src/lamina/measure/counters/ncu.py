@@ -179,11 +179,11 @@ def _run(
         for text in process.stdout or ():
             last.append(text.rstrip("\n"))
             on_line(last[-1])
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its id stays its own until it is waited for
+        code = process.wait()
     finally:
         timer.cancel()
         _end(process)
-        code = process.wait()
+        process.wait()
         if process.stdout:
             process.stdout.close()
     if timed_out.is_set():
@@ -194,6 +194,7 @@ def _run(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    # The program is a child of ncu, in ncu's process group, and may outlive it.
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    # The program is a child of ncu, in ncu's process group.
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

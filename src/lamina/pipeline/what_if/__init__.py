@@ -172,7 +172,7 @@ def said(one: WhatIf) -> str:
         return f"{subject}: {one.reason}"
     measured = "" if one.measured_gain is None else f", {one.measured_gain:+.1%}"
     predicted = "" if one.predicted_gain is None else f", predicted {one.predicted_gain:+.1%}"
-    return f"{subject}: {one.before.median_us:.1f} -> {one.after.median_us:.1f} µs{measured}{predicted}"
+    return f"{subject}: {one.before.median_us:.1f} -> {one.after.median_us:.1f} us{measured}{predicted}"
 
 
 def _profile_of(target: Target, store: Store, name: str) -> Run:

@@ -12,7 +12,7 @@ from lamina.simulate.hierarchy import Device
 from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.hierarchy.timing import ticks
 from lamina.simulate.jobs import Options
-from lamina.spec.validated import plain
+from lamina.spec.faults import plain
 
 Count = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Cycles = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]

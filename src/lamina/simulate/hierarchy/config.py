@@ -8,10 +8,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from lamina.errors import Fault, SpecError, UsageError, nearest
-from lamina.spec.validated import Validated, plain, short
+from lamina.spec.faults import plain, short
 
 LINE_SHIFT = 6
 LINE = 1 << LINE_SHIFT
@@ -31,7 +31,11 @@ Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 Nanoseconds = Cycles
 
 
-class ComputeUnits(Validated):
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ComputeUnits(_Section):
     """Compute units: SIMDs that issue vector instructions, one LDS and one vector memory unit each."""
 
     count: Count
@@ -50,7 +54,7 @@ class ComputeUnits(Validated):
     in_order_return: bool = True  # reorder buffer before L1
 
 
-class L1(Validated):
+class L1(_Section):
     """The vector cache of one compute unit; stores bypass it."""
 
     bytes: Count
@@ -63,7 +67,7 @@ class L1(Validated):
     lines_per_cycle: Rate = 1.0
 
 
-class Translation(Validated):
+class Translation(_Section):
     """Two TLB levels, and page walkers behind an interconnect."""
 
     enabled: bool = True
@@ -78,7 +82,7 @@ class Translation(Validated):
     walk_distance: Cycles = 600.0  # round trip to the walkers
 
 
-class L2(Validated):
+class L2(_Section):
     """The shared cache: banked by address, write-back, full lines are written without a fetch."""
 
     bytes: Count
@@ -92,7 +96,7 @@ class L2(Validated):
     lines_per_cycle: Rate  # per bank
 
 
-class Dram(Validated):
+class Dram(_Section):
     """DRAM behind L2: ``ideal`` (latency and bandwidth) or ``banked`` (open rows and activation limits)."""
 
     mode: Literal["ideal", "banked"] = "ideal"
@@ -114,7 +118,7 @@ class Dram(Validated):
     refresh: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0  # fraction of time lost
 
 
-class Device(Validated):
+class Device(_Section):
     """A simulated GPU. Times are cycles of ``clock_ghz`` unless their names end in ``_ns``."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -211,7 +215,7 @@ def _faults(model: type[BaseModel], document: Mapping[str, Any], prefix: str) ->
     sections = {
         name: field.annotation
         for name, field in model.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Validated)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section)
     }
     own = {key: value for key, value in document.items() if not isinstance(value, Mapping) or key not in sections}
     try:

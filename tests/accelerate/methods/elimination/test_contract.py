@@ -66,6 +66,14 @@ def convolution(by: By, image: tuple[int, ...], outputs: int, kernel: tuple[int,
     return at, numbers(outputs, len(at.kept), *(kernel if by == "channel" else ()))
 
 
+def repetitive() -> nn.Linear:
+    """A layer of whose inputs the search keeps the first half, whatever the random weights are."""
+    layer = nn.Linear(8, 6)
+    with torch.no_grad():
+        layer.weight[:, 4:] = 2 * layer.weight[:, :4]
+    return layer
+
+
 class Eliminations:
     config = Eliminated(keep=0.5, impl="gather")
     cell: ModuleType = cell
@@ -80,6 +88,7 @@ class Eliminations:
         return {
             "linear": Layer(lambda: nn.Linear(10, 7), (3, 10)),
             "linear without bias": Layer(lambda: nn.Linear(8, 8, bias=False), (2, 3, 8), compiled=False),
+            "linear of a prefix": Layer(repetitive, (3, 8), compiled=False),
             "conv1d": Layer(lambda: nn.Conv1d(6, 5, 3, dilation=2, padding=2), (2, 6, 9)),
             "conv2d": Layer(lambda: nn.Conv2d(12, 8, (3, 2), (2, 1), padding=1, padding_mode="reflect"), (2, 12, 5, 4)),
             "conv2d same": Layer(lambda: nn.Conv2d(4, 6, 3, padding="same"), (1, 4, 4, 5), compiled=False),

@@ -132,6 +132,22 @@ def test_both_directions_of_an_lstm_choose_together() -> None:
     assert torch.equal(layer.weight_hh_l0, dense.weight_hh_l0)
 
 
+def test_lstms_are_made_without_random_numbers() -> None:
+    dense, state = nn.LSTM(8, 6, 2, bidirectional=True), torch.get_rng_state()
+    layer: Any = cell.replace(dense, Eliminated(keep=0.5))
+    again = layer.to_dense()
+    assert torch.equal(torch.get_rng_state(), state)
+    x = torch.randn(5, 2, 8)
+    torch.testing.assert_close(again(x)[0], layer(x)[0])
+
+
+def test_packed_sequences_are_refused() -> None:
+    layer: Any = cell.replace(nn.LSTM(8, 4), Eliminated(keep=0.5))
+    packed = nn.utils.rnn.pack_sequence([torch.randn(4, 8), torch.randn(2, 8)])
+    with pytest.raises(UnsupportedError, match="PackedSequence: pad the sequences .pad_packed_sequence., or keep"):
+        layer(packed)
+
+
 def test_the_same_weights_give_the_same_choice() -> None:
     model = nn.Sequential(nn.Conv2d(6, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
     first, second = (convert(copy.deepcopy(model), Eliminated(keep=0.5))[0].state_dict() for _ in range(2))

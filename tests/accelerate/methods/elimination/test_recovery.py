@@ -1,7 +1,7 @@
 """Recoveries against least squares on the inputs themselves; errors fall in the order that theory says."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lamina.accelerate.methods.elimination import Eliminated, recovery
 from lamina.accelerate.methods.elimination import convert as cell
 from lamina.accelerate.methods.elimination.config import By, Recovery
+from lamina.accelerate.methods.elimination.nn import EliminatedLinear
 from lamina.errors import UsageError
 
 FITTED = Eliminated(keep=0.5, recovery="least_squares")
@@ -140,7 +141,7 @@ def test_inputs_that_never_vary_do_no_harm() -> None:
 @pytest.mark.parametrize(
     ("config", "batches", "message"),
     [
-        (FITTED, None, "batches: expected inputs of the model, each a tensor or a tuple, got None"),
+        (FITTED, None, "batches: expected inputs of the model, each a tensor, tuple or dict, got None"),
         (FITTED, [torch.zeros(3, 3)], "the model does not take calibration batch 1: RuntimeError: mat1 and mat2"),
         (FITTED, [(torch.zeros(8, 4), torch.zeros(8))], "the model does not take calibration batch 1: TypeError"),
         (Eliminated, [torch.zeros(8, 4)], "config: expected a configuration such as"),
@@ -162,17 +163,130 @@ def test_faults_are_told() -> None:
         recovery.eliminate(nn.Linear(4, 4, bias=False), Eliminated(recovery="bias"), [torch.zeros(1, 4)])
     with pytest.raises(UsageError, match="ridge of -1"):
         recovery.eliminate(copy.deepcopy(model), config, [torch.randn(8, 4)], ridge=-1)
+    with pytest.raises(UsageError, match="call the model once first"):
+        recovery.eliminate(nn.Sequential(nn.Linear(4, 4), nn.LazyBatchNorm1d()), config, [torch.randn(8, 4)])
 
-    class Unreached(nn.Module):
+
+class Half(nn.Module):
+    """Uses one of its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.used(x))
+
+
+def test_layers_that_no_batch_reaches_stay() -> None:
+    model, record = recovery.eliminate(Half(), FITTED, [torch.randn(8, 4)])
+    assert [layer.layer for layer in record.replaced] == ["used"] and type(model.unused) is nn.Linear
+    assert {layer.layer: layer.refusal for layer in record.skipped} == {"unused": recovery.UNREACHED}
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_attention_is_fitted(training: bool) -> None:
+    dense = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True).train(training)
+    x = correlated(150, 16).float().view(30, 5, 16)
+    errors = {}
+    for name in ("none", "least_squares"):
+        model, record = recovery.eliminate(copy.deepcopy(dense), Eliminated(keep=0.5, recovery=name), [x])
+        assert {one.layer for one in record.replaced} == {
+            "self_attn.in_proj", "self_attn.out_proj", "linear1", "linear2",
+        }  # fmt: skip
+        errors[name] = error(model, dense, x)
+    assert errors["least_squares"] < 0.9 * errors["none"]
+
+
+def test_a_layer_with_two_names_is_fitted_once_to_all_its_inputs() -> None:
+    layer, x = nn.Linear(16, 16), correlated(80, 16).float()
+    inputs = torch.cat([x, layer(x).relu().detach()])
+    alone: Any = recovery.eliminate(copy.deepcopy(layer), FITTED, [inputs])[0]
+    model: Any
+    model, record = recovery.eliminate(nn.Sequential(layer, nn.ReLU(), layer), FITTED, [x])
+    assert model[0] is model[2] and [one.layer for one in record.replaced] == ["0", "2"]
+    torch.testing.assert_close(model[0].weight, alone.weight)
+
+
+class Plain(nn.Linear):
+    pass
+
+
+class Doubled(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+def test_subclasses_are_layers_unless_they_compute_something_else() -> None:
+    model, _ = recovery.eliminate(nn.Sequential(Plain(4, 4)), FITTED, [torch.randn(8, 4)])
+    assert isinstance(model[0], EliminatedLinear)
+    message = "inputs can be pruned, got none: 0: Doubled is none of Linear, Conv1d, Conv2d, LSTM$"
+    with pytest.raises(UsageError, match=message):
+        recovery.eliminate(nn.Sequential(Doubled(4, 4), nn.ReLU()), FITTED, [torch.randn(8, 4)])
+    with pytest.raises(UsageError, match="0: not selected"):
+        recovery.eliminate(nn.Sequential(nn.Linear(4, 4)), FITTED, [torch.randn(8, 4)], lambda *_: False)
+
+
+def interrupted() -> Iterator[Tensor]:
+    yield torch.randn(3, 5, 16)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("config", "batches", "ridge"),
+    [
+        (FITTED, [torch.randn(3, 5, 16), torch.randn(3, 5, 7)], 0.0),
+        (FITTED, interrupted(), 0.0),
+        (FITTED, [torch.randn(3, 5, 16)], -1.0),
+        (Eliminated(recovery="bias"), [torch.randn(3, 5, 16)], 0.0),
+        (Eliminated(keep=0.5), [], 0.0),
+    ],
+)
+def test_after_an_error_the_model_is_as_it_was(config: Any, batches: Any, ridge: float) -> None:
+    encoder = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True).eval()
+    model = nn.Sequential(Plain(16, 16), encoder, nn.Linear(16, 16, bias=False))
+    if config.recovery == "scale":
+        nn.init.constant_(model[2].weight, torch.nan)
+    modules, values = dict(model.named_modules()), copy.deepcopy(model.state_dict())
+    with pytest.raises((UsageError, KeyboardInterrupt)):
+        recovery.eliminate(model, config, batches, ridge=ridge)
+    assert dict(model.named_modules()) == modules and encoder.activation_relu_or_gelu
+    assert all(torch.equal(one.nan_to_num(), values[name].nan_to_num()) for name, one in model.state_dict().items())
+
+
+def test_calibration_leaves_statistics_and_random_state() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 4)).train()
+    norm, values = model[1], copy.deepcopy(model[1].state_dict())
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    model, record = recovery.eliminate(model, FITTED, (torch.randn(20, 6) for _ in range(3)))
+    assert torch.equal(torch.rand(4), expected)
+    assert len(record.replaced) == 2 and model[1] is norm and norm.num_batches_tracked == 0
+    assert all(torch.equal(one, values[name]) for name, one in norm.state_dict().items())
+
+
+@pytest.mark.parametrize("batch", [{"x": torch.ones(3, 4)}, [torch.ones(3, 4)], (torch.ones(3, 4),)])
+def test_batches_are_arguments(batch: Any) -> None:
+    model = Half()
+    moments = recovery.observe(model, {"used": model.used}, [batch])
+    assert moments["used"].count == 3
+
+
+def test_a_layer_of_packed_sequences_stays() -> None:
+    packed = nn.utils.rnn.pack_sequence([torch.randn(4, 8), torch.randn(2, 8)])
+
+    class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.lstm, self.linear = nn.LSTM(8, 4), nn.Linear(4, 4)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return F.relu(self.used(x))
+        def forward(self, x: Any) -> Tensor:
+            y: Tensor = self.linear(self.lstm(x)[0].data)
+            return y
 
-    with pytest.raises(UsageError, match="unused: expected calibration batches that reach this layer"):
-        recovery.eliminate(Unreached(), config, [torch.randn(8, 4)])
+    _, record = recovery.eliminate(Both(), FITTED, [(packed,)])
+    assert {one.layer: one.refusal for one in record.layers} == {"lstm": recovery.UNREACHED, "linear": None}
 
 
 class ByKeyword(nn.Module):

@@ -6,11 +6,12 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from lamina.accelerate.methods.elimination import reference
 from lamina.accelerate.methods.elimination.config import Impl
 from lamina.accelerate.methods.elimination.indexed import Index, Indexed
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 
 
 class EliminatedLSTM(Indexed, nn.LSTM):
@@ -34,6 +35,11 @@ class EliminatedLSTM(Indexed, nn.LSTM):
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:  # type: ignore[override]
         """As the dense layer's; ``x (..., features)``."""
+        if isinstance(input, PackedSequence):
+            raise UnsupportedError(
+                "EliminatedLSTM: expected a tensor, got a PackedSequence: pad the sequences (pad_packed_sequence), or "
+                "keep this layer"
+            )
         if not isinstance(input, Tensor) or input.shape[-1] != self.features:
             got = tuple(input.shape) if isinstance(input, Tensor) else type(input).__name__
             raise UsageError(f"EliminatedLSTM: expected a tensor of steps of {self.features} features, got {got}")
@@ -53,7 +59,9 @@ class EliminatedLSTM(Indexed, nn.LSTM):
         if impl not in ("auto", "gather"):
             raise UsageError(f"impl: expected auto or gather for an LSTM, got {impl}")
         kept = torch.as_tensor(index, dtype=torch.int64, device=dense.get_parameter("weight_ih_l0").device)
-        layer = cls(dense.input_size, dense.hidden_size, kept, **_recurrence(dense))
+        # As `nn.utils.skip_init`, which takes no LSTM: initialization would draw from the user's random state.
+        layer = cls(dense.input_size, dense.hidden_size, kept, **_recurrence(dense)).to_empty(device=kept.device)
+        layer._keep(kept, dense.input_size, "channel", 1, kept.device)
         for name, parameter in dense.named_parameters():
             value: Tensor = parameter
             if name in _FIRST_LAYER:
@@ -65,7 +73,8 @@ class EliminatedLSTM(Indexed, nn.LSTM):
     @torch.no_grad()
     def to_dense(self) -> nn.LSTM:
         """The dense layer that computes the same: the weights of pruned features are zeros."""
-        dense = nn.LSTM(self.features, self.hidden_size, **_recurrence(self))
+        device = self.get_parameter("weight_ih_l0").device
+        dense = nn.LSTM(self.features, self.hidden_size, **_recurrence(self)).to_empty(device=device)
         for name, parameter in self.named_parameters():
             first = name in _FIRST_LAYER
             full = reference.dense_weight(parameter, self.index, self.features) if first else parameter
@@ -81,6 +90,7 @@ _FIRST_LAYER = ("weight_ih_l0", "weight_ih_l0_reverse")
 
 
 def _recurrence(layer: nn.LSTM) -> dict[str, Any]:
+    """The arguments of a layer's copy without storage."""
     names = ("num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
-    weight = layer.get_parameter("weight_ih_l0")
-    return {name: getattr(layer, name) for name in names} | {"device": weight.device, "dtype": weight.dtype}
+    dtype = layer.get_parameter("weight_ih_l0").dtype
+    return {name: getattr(layer, name) for name in names} | {"device": "meta", "dtype": dtype}

@@ -20,21 +20,23 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from lamina.accelerate import convert
 from lamina.accelerate.common.operands import observable
+from lamina.accelerate.convert import Unit, Where, convert, require_convertible, standard, units_of
 from lamina.accelerate.methods.elimination.config import Eliminated
-from lamina.accelerate.methods.elimination.convert import FITTED, refusal
+from lamina.accelerate.methods.elimination.convert import FITTED
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.elimination.lstm import EliminatedLSTM
 from lamina.accelerate.methods.elimination.windows import Sizes, parts, window_moments
+from lamina.accelerate.select.observed import as_arguments, unchanged
 from lamina.errors import UsageError
 from lamina.record import Conversion
 
 RIDGE = 1e-6
 """Fraction of the mean variance of an input that is added to each variance, which regularizes collinear inputs."""
 
-Where = Callable[[str, nn.Module], bool]
+UNREACHED = "no calibration batch reached it, or not as a dense tensor"
 
 
 @dataclass(frozen=True)
@@ -149,34 +151,75 @@ def eliminate(
     Args:
         model: changed in place, in its own mode of training or evaluation.
         config: what to prune, and the recovery.
-        batches: inputs of the model, each a tensor or a tuple of arguments; at least one for a fitted recovery.
+        batches: inputs of the model, each a tensor, a tuple or list of arguments, or a dict of keyword arguments; at
+            least one for a fitted recovery. Layers that none reaches stay.
         where: selects the layers to convert; all by default.
         ridge: of `least_squares`.
 
     Raises:
-        UsageError: ``config`` is no `Eliminated`, a fitted recovery has no data, the model does not take a batch, or an
-            input is not finite.
+        UsageError: ``config`` is no `Eliminated`, a fitted recovery has no layer or no data, the model does not take a
+            batch, or an input is not finite. After any error, the model is as it was.
     """
     if not isinstance(config, Eliminated):
         raise UsageError(f"config: expected a configuration such as Eliminated(keep=0.5), got {config!r}")
-    if config.recovery not in FITTED:
+    require_convertible(model)
+    with _undone_by_errors(model):
+        if config.recovery in FITTED:
+            return _fitted(standard(model), config, batches, where, ridge)
         return convert(model, config, where)
-    layers = {
-        name: layer
-        for name, layer in model.named_modules()
-        if refusal(layer) is None and (where is None or where(name, layer))
-    }
-    seen = observe(model, layers, batches)
-    model, record = convert(model, replace(config, recovery="none"), where)
-    for entry in record.replaced:
-        if entry.layer not in seen:
-            raise UsageError(
-                f"{entry.layer or 'model'}: expected calibration batches that reach this layer, got none; "
-                "pass more, or exclude the layer with where="
-            )
-        recover(model.get_submodule(entry.layer), layers[entry.layer], seen[entry.layer], config, ridge)
+
+
+def _fitted(
+    model: nn.Module, config: Eliminated, batches: Iterable[Any], where: Where | None, ridge: float
+) -> tuple[nn.Module, Conversion]:
+    """As `eliminate`, of a model with stand-ins, for a recovery that needs calibration data."""
+    units = units_of(model, config, where)
+    layers = {unit.names[0]: unit.module for unit in units if unit.refusal is None}
+    if not layers:
+        raise _nothing(units)
+    names = {layer: name for name, layer in layers.items()}  # one of each: a layer may have several
+    seen = observe(model, {name: layer for layer, name in names.items()}, batches)
+    unreached = {name for name, layer in layers.items() if names[layer] not in seen}
+
+    def reached(name: str, layer: nn.Module) -> bool:
+        return name not in unreached and (where is None or where(name, layer))
+
+    model, record = convert(model, replace(config, recovery="none"), reached)
+    replaced = {entry.layer for entry in record.replaced}
+    for layer, name in names.items():
+        if name in replaced:
+            recover(model.get_submodule(name), layer, seen[name], config, ridge)
     written = record.method.replace("recovery=none", f"recovery={config.recovery}")
-    return model, replace(record, method=written, layers=tuple(replace(one, method=written) for one in record.layers))
+    entries = (
+        replace(entry, method=written, refusal=UNREACHED if entry.layer in unreached else entry.refusal)
+        for entry in record.layers
+    )
+    return model, replace(record, method=written, layers=tuple(entries))
+
+
+def _nothing(units: Iterable[Unit]) -> UsageError:
+    weighted = (unit for unit in units if any(True for _ in unit.module.parameters()))
+    reasons = "; ".join(f"{unit.names[0] or 'model'}: {unit.refusal}" for unit in weighted) or "no layer has weights"
+    return UsageError(f"expected a model with a layer whose inputs can be pruned, got none: {reasons}")
+
+
+@contextmanager
+def _undone_by_errors(model: nn.Module) -> Iterator[None]:
+    """After an error, put back the children and attributes of a model's modules. Its parameters are never written."""
+    before = [
+        (module, dict(vars(module)), dict(module._modules))
+        for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)  # which has no layers that could be replaced
+    ]
+    try:
+        yield
+    except BaseException:  # also Ctrl-C, in minutes of calibration
+        for module, attributes, children in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._modules.clear()
+            module._modules.update(children)
+        raise
 
 
 @torch.no_grad()
@@ -217,24 +260,31 @@ def _fit(
 def observe(
     model: nn.Module, layers: dict[str, nn.Module], batches: Iterable[Any], most: int | None = None
 ) -> dict[str, Moments]:
-    """The moments of the inputs of each layer.
+    """The moments of the inputs of each layer. Random state and buffers such as running statistics are put back.
 
     Args:
         model: run once for each batch.
         layers: of the model, by names.
-        batches: inputs of the model, each a tensor or a tuple of arguments.
+        batches: inputs of the model, each a tensor, a tuple or list of arguments, or a dict of keyword arguments.
         most: positions of a batch to sample, evenly spread; all by default.
 
     Raises:
-        UsageError: there is no batch, or the model does not take one.
+        UsageError: there is no batch, the model does not take one, or its buffers are lazy.
     """
     if not isinstance(batches, Iterable):
-        raise UsageError(f"batches: expected inputs of the model, each a tensor or a tuple, got {batches!r}")
+        raise UsageError(f"batches: expected inputs of the model, each a tensor, tuple or dict, got {batches!r}")
+    if any(map(is_lazy, model.buffers())):  # which could not be put back
+        raise UsageError("model: expected initialized buffers, got lazy ones; call the model once first")
     seen: dict[str, Moments] = {}
-    with _watching(layers, seen, most), torch.compiler.set_stance("force_eager"):  # which runs every hook
+    with (
+        unchanged(model, tuple(model.parameters())),  # whose devices are those of the batches
+        _watching(layers, seen, most),
+        torch.compiler.set_stance("force_eager"),  # which runs every hook
+    ):
         for number, batch in enumerate(batches, 1):
+            args, kwargs = as_arguments(batch)
             try:
-                model(*batch) if isinstance(batch, tuple) else model(batch)
+                model(*args, **kwargs)
             except (TypeError, RuntimeError, ValueError, IndexError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise UsageError(f"batches: the model does not take calibration batch {number}: {reason}") from error

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLSTM
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
@@ -83,6 +83,19 @@ def test_kept_energy_is_over_all_matrices() -> None:
     layer = BlockCirculantLSTM.from_dense(nn.LSTM(32, 32, 2), 8)
     assert layer.kept_energy == pytest.approx(1 / 8, rel=0.2)
     assert BlockCirculantLSTM.from_dense(nn.LSTM(8, 8), 4, init="fresh").kept_energy is None
+
+
+def test_packed_sequences_are_refused() -> None:
+    packed = nn.utils.rnn.pack_sequence([torch.randn(4, 5), torch.randn(2, 5)])
+    with pytest.raises(UnsupportedError, match="PackedSequence: pad the sequences .pad_packed_sequence., or keep"):
+        BlockCirculantLSTM(5, 6, block_size=4)(packed)
+
+
+def test_dense_layers_are_made_without_random_numbers() -> None:
+    layer = BlockCirculantLSTM(5, 6, 2, block_size=4).cpu()
+    state = torch.get_rng_state()
+    layer.to_dense()
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_proj_size_is_refused() -> None:

@@ -9,13 +9,14 @@ from typing import Literal, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from lamina.accelerate.common.operands import compute_dtype
 from lamina.accelerate.methods.circulant import functional
 from lamina.accelerate.methods.circulant.config import Impl, Selectable, check_block_size, check_impl
 from lamina.accelerate.methods.circulant.projection import coverage, project
 from lamina.accelerate.methods.circulant.reference import dense_matrix, lstm_cell
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 
 # Dense weights of blocks are made in each call, and the user cannot flatten them.
 warnings.filterwarnings("ignore", "RNN module weights are not part of", UserWarning, __name__.replace(".", r"\."))
@@ -103,6 +104,11 @@ class BlockCirculantLSTM(Selectable, nn.Module):
             x: ``(T, N, input_size)``, ``(N, T, input_size)`` with ``batch_first``, or unbatched ``(T, input_size)``.
             hx: the initial ``(h, c)``, each ``(num_layers * directions, N, hidden_size)``; zeros if not given.
         """
+        if isinstance(input, PackedSequence):
+            raise UnsupportedError(
+                "BlockCirculantLSTM: expected a tensor, got a PackedSequence: pad the sequences (pad_packed_sequence), "
+                "or keep this layer"
+            )
         if not isinstance(input, Tensor) or input.dim() not in (2, 3) or input.shape[-1] != self.input_size:
             got = tuple(input.shape) if isinstance(input, Tensor) else type(input).__name__
             raise UsageError(f"BlockCirculantLSTM: expected {self.input_size} features in each time step, got {got}")
@@ -242,8 +248,8 @@ class BlockCirculantLSTM(Selectable, nn.Module):
         weight = self.get_parameter("weight_ih_l0")
         dense = nn.LSTM(
             self.input_size, self.hidden_size, self.num_layers, self.bias, self.batch_first, self.dropout,
-            self.bidirectional, device=weight.device, dtype=weight.dtype,
-        )  # fmt: skip
+            self.bidirectional, device="meta", dtype=weight.dtype,
+        ).to_empty(device=weight.device)  # fmt: skip
         widths = dict(self._matrices())
         for name, values in self.named_parameters():
             matrix = name in widths
