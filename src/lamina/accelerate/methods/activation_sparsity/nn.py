@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.geometry import Conv2dGeometry
+from lamina.accelerate.common.padding import padding_refusal
 from lamina.accelerate.methods.activation_sparsity import functional
 from lamina.accelerate.methods.activation_sparsity.config import (
     MIN_SPEEDUP,
@@ -355,10 +356,7 @@ def conv_refusal(layer: nn.Conv2d) -> str | None:
     """Why a convolution cannot be sparsity-adaptive, or ``None``."""
     if layer.groups > 1:
         return f"groups={layer.groups} is not supported"
-    if layer.padding_mode != "zeros":
-        mode = f"padding_mode={layer.padding_mode!r}"
-        return f"{mode} is not supported, only zeros: pad in front of a layer with padding=0"
-    return asymmetric_padding(layer)
+    return padding_refusal(layer) or asymmetric_padding(layer)
 
 
 def asymmetric_padding(layer: nn.Conv2d) -> str | None:

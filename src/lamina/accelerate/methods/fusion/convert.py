@@ -9,8 +9,9 @@ from __future__ import annotations
 from torch import nn
 
 from lamina.accelerate.common.activations import activation_of
+from lamina.accelerate.common.padding import padding_refusal
 from lamina.accelerate.methods.fusion.config import Fusion
-from lamina.accelerate.methods.fusion.nn import FusedConv2d, FusedLinear, padding_refusal, window_of
+from lamina.accelerate.methods.fusion.nn import FusedConv2d, FusedLinear, window_of
 from lamina.errors import UnsupportedError, UsageError
 
 

@@ -11,6 +11,7 @@ from lamina.accelerate.common.activation_names import Activation
 from lamina.accelerate.common.activations import MODULES, activation_of
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.geometry import Pool2dGeometry
+from lamina.accelerate.common.padding import padding_refusal
 from lamina.accelerate.methods.fusion import functional
 from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Impl
 from lamina.errors import UnsupportedError, UsageError
@@ -175,13 +176,6 @@ class FusedConv2d(nn.Module):
 
 def _executed(requested: Impl, impl: Impl) -> tuple[str, str]:
     return f"fused[impl={impl}]", "requested" if impl == requested else "auto"
-
-
-def padding_refusal(dense: nn.Conv2d) -> str | None:
-    """Why a convolution's padding cannot be computed, or ``None``."""
-    if dense.padding_mode == "zeros":
-        return None
-    return f"padding_mode={dense.padding_mode!r} is not supported, only zeros: pad in front of a layer with padding=0"
 
 
 def window_of(module: nn.MaxPool2d) -> Pool2dGeometry:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from lamina.accelerate.common.padding import padding_refusal
 from lamina.accelerate.methods.weight_only.config import WeightOnly
-from lamina.accelerate.methods.weight_only.nn import CONVOLUTIONS, WeightOnlyConv, WeightOnlyLinear, padding_refusal
+from lamina.accelerate.methods.weight_only.nn import CONVOLUTIONS, WeightOnlyConv, WeightOnlyLinear
 from lamina.errors import UnsupportedError
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lamina.accelerate.common.padding import padding_refusal
 from lamina.accelerate.methods.weight_only import functional
 from lamina.accelerate.methods.weight_only.config import Format, Impl, WeightOnly
 from lamina.accelerate.methods.weight_only.formats import Packed, pack, unpack
@@ -122,10 +123,3 @@ class WeightOnlyConv(_WeightOnly):
         dense.bias = self.bias
         converted: nn.Module = dense.train(self.training)
         return converted
-
-
-def padding_refusal(dense: Any) -> str | None:
-    """Why a convolution's padding cannot be computed, or ``None``."""
-    if dense.padding_mode == "zeros":
-        return None
-    return f"padding_mode={dense.padding_mode!r} is not supported, only zeros: pad in front of a layer with padding=0"
