@@ -86,7 +86,7 @@ def test_what_needs_a_gpu_is_shown_with_recorded_rows(lamina: Lamina) -> None:
     counters = lamina("reproduce", "run", "circulant-table-7.5", "--quick", "--device", "cpu")
     assert counters.exit_code == 0, counters.output
     assert "circulant-table-7.5 needs a GPU" in counters.stderr and "recorded rows are shown" in counters.stderr
-    assert "ours: recorded on NVIDIA H100" in counters.stdout
+    assert "ours: recorded on NVIDIA H200" in counters.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there it is profiled")

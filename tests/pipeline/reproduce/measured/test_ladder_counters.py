@@ -68,9 +68,9 @@ def test_larger_blocks_move_less_where_each_moves_no_more_than_the_one_before() 
     assert RULES["larger_blocks_move_less"](some) == ("3 of 4 layers and versions", False)
 
 
-def test_what_holds_on_an_h100() -> None:
+def test_what_holds_on_an_h200() -> None:
     """Kernel fusion does what the dissertation says of it; the other optimizations and occupancy are another GPU's."""
-    path = max(FOLDER.glob("ladder_circulant_nvidia-h100*_*.json"))
+    path = max(FOLDER.glob("ladder_circulant_nvidia-h200_*.json"))
     counted = json.loads(path.read_text(encoding="utf-8"))["summary"]["counters"]["rows"]
     found = {(one["about"], one["says"]): one["holds"] for one in statements("circulant-counters", counted)}
     assert sorted(says for says, holds in found.items() if not holds) == sorted([
