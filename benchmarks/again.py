@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import runpy
 import shlex
 import signal
@@ -39,6 +40,7 @@ LOG, DONE = "again{}.log", "again.done"
 commit. Results files do not tell: some benchmarks write them after each row."""
 DATA = "FOLDER"
 """Stands for the folder of data in recorded commands."""
+SYSTEM = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,15 @@ def run(
 
 
 def cores_of(gpu: int, gpus: int) -> set[int]:
-    """The cores of this process that commands on one of several GPUs run on."""
-    cores = sorted(os.sched_getaffinity(0))
+    """The cores of this process that commands on one of several GPUs run on, with both threads of a physical core."""
+    cores = sorted(os.sched_getaffinity(0), key=lambda core: (physical(core), core))
     return {*cores[gpu * len(cores) // gpus : (gpu + 1) * len(cores) // gpus]} or {*cores}
+
+
+def physical(core: int) -> int:
+    """The number of the first thread of a core's physical core; that of the core where the system does not tell."""
+    threads = SYSTEM / f"cpu{core}" / "topology" / "thread_siblings_list"
+    return int(re.split("[,-]", threads.read_text())[0]) if threads.exists() else core
 
 
 def run_all(

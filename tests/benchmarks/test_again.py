@@ -171,8 +171,19 @@ def test_what_took_longer_than_there_is_time_left_is_not_begun(
     assert f"left: python {script} b (900 s)" in said and f"{script} b (before" not in said
 
 
-def test_each_gpu_has_its_own_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_gpu_has_its_own_part_of_the_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(again, "SYSTEM", tmp_path)
     monkeypatch.setattr(again.os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4, 5})
     assert [again.cores_of(gpu, 3) for gpu in range(3)] == [{0, 1}, {2, 3}, {4, 5}]
     monkeypatch.setattr(again.os, "sched_getaffinity", lambda _: {7})
     assert [again.cores_of(gpu, 2) for gpu in range(2)] == [{7}, {7}]
+
+
+def test_gpus_share_no_physical_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for core in range(8):
+        threads = tmp_path / f"cpu{core}" / "topology" / "thread_siblings_list"
+        threads.parent.mkdir(parents=True)
+        threads.write_text(f"{core % 4},{core % 4 + 4}\n")
+    monkeypatch.setattr(again, "SYSTEM", tmp_path)
+    monkeypatch.setattr(again.os, "sched_getaffinity", lambda _: set(range(8)))
+    assert [again.cores_of(gpu, 2) for gpu in range(2)] == [{0, 1, 4, 5}, {2, 3, 6, 7}]
