@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.cli.conftest import Lamina
 
 from lamina import measure, pipeline
-from lamina.measure.device import name_of
-from lamina.record import Roofs
 from lamina.store import open_store
 
 ROOFS: Any = import_module("lamina.measure.roofs")  # the package's name is its function
@@ -149,10 +146,10 @@ BENCH = f"{sys.executable} -m lamina bench lenet5 --device cpu --repeat 2 -b 2 {
     ids=["no stdout", "no streams", "ascii", "no folder", "no working directory"],
 )
 def test_a_shell_that_leaves_something_out_gets_results_or_a_message(
-    tmp_path: Path, shell: str, code: int, says: str
+    tmp_path: Path, shell: str, code: int, says: str, few_repetitions: None
 ) -> None:
     cache = tmp_path / "cache"
-    with_peaks(cache)
+    measure.roofs("cpu", cache)  # by few repetitions: the command would take seconds to measure the machine's peaks
     place = {"LAMINA_DB": str(tmp_path / "lamina.db"), "LAMINA_CACHE_DIR": str(cache)}
     done = subprocess.run(
         ["bash", "-c", shell], capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | place
@@ -162,14 +159,6 @@ def test_a_shell_that_leaves_something_out_gets_results_or_a_message(
     if code == 0:
         with open_store(tmp_path / "lamina.db") as store:
             assert [run.status for run in store.runs()] == ["done"]
-
-
-def with_peaks(cache: Path) -> None:
-    """Puts a machine's peaks into a cache: measuring them takes seconds."""
-    device, versions = torch.device("cpu"), {"torch": torch.__version__}
-    peaks = Roofs(name_of(device), "2026-01-01", torch.get_num_threads(), versions, 10.0, 8.0, {"fp32": 1e2}, 5.0, 5.0)
-    cache.mkdir()
-    (cache / ROOFS._file_name(device)).write_text(peaks.to_json())
 
 
 def test_a_cache_folder_that_cannot_be_made_is_named(lamina: Lamina, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests import compiling
 from torch import nn
 
 # A transform is one program text for all block sizes from 16 on, unrolled over slices of a block. Two slices take a
-# fifth of the time of eight, so each case has large blocks, four times the size, in layers of some kinds.
+# fifth of the time of eight, so one layer of each kind has the largest blocks: four times the size.
 CASES = [(2, "fp32"), (32, "fp32"), (64, "bf16")]
 
 
@@ -70,14 +70,10 @@ def main(block_size: int, precision: str) -> None:
         (BlockCirculantConv2d(k, k, 3, padding=1, block_size=k, impl="kernel"), (1, k, 2, 3)),
         (BlockCirculantLSTM(k, k, block_size=k, impl="kernel"), (1, 1, k)),
         (BlockCirculantLSTM(k, k + 1, block_size=k, impl="kernel"), (2, 3, k)),
+        (BlockCirculantLinear(8 * k - 1, 4 * k + 1, 4 * k, impl="kernel", signs=True), (5, 8 * k - 1)),
+        (BlockCirculantConv2d(4 * k, 4 * k, 3, padding=1, block_size=4 * k, impl="kernel"), (1, 4 * k, 2, 3)),
+        (BlockCirculantLSTM(4 * k, 4 * k + 1, block_size=4 * k, impl="kernel"), (2, 3, 4 * k)),
     ]
-    if precision == "fp32":
-        layers += [
-            (BlockCirculantLinear(8 * k - 1, 4 * k + 1, 4 * k, impl="kernel", signs=True), (5, 8 * k - 1)),
-            (BlockCirculantConv2d(4 * k, 4 * k, 3, padding=1, block_size=4 * k, impl="kernel"), (1, 4 * k, 2, 3)),
-        ]
-    else:
-        layers.append((BlockCirculantLSTM(4 * k, 4 * k + 1, block_size=4 * k, impl="kernel"), (2, 3, 4 * k)))
     for layer, size in layers:
         x = torch.zeros(size, dtype=dtype, requires_grad=True)
         y = layer.to(dtype)(x)

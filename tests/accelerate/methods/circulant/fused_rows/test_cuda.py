@@ -177,7 +177,8 @@ def test_relu_of_outputs_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @compiling.needs_nvrtc
-@pytest.mark.parametrize(("k", "dtype"), [(16, BF16), (32, FP32), (64, FP16), (64, FP32), (128, BF16)])
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
+@pytest.mark.parametrize("k", cuda.BLOCK_SIZES)
 def test_sources_compile_for_a_hopper_gpu(
     k: int, dtype: torch.dtype, own_binaries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
