@@ -168,6 +168,17 @@ def test_a_cache_folder_that_cannot_be_made_is_named(lamina: Lamina, monkeypatch
     assert result.exit_code == 1 and "/proc/none: No such file or directory: name another folder" in result.stderr
 
 
+def test_a_folder_of_the_cache_that_cannot_be_made_is_named(
+    lamina: Lamina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "cache").mkdir()
+    (folder / "studies").touch()
+    monkeypatch.setenv("LAMINA_CACHE_DIR", str(folder))
+    output = ["--output", str(tmp_path / "study")]
+    result = lamina("study", "lenet5", "--device", "cpu", "--data", "synthetic", "--budget", "20s", *output)
+    assert result.exit_code == 1 and f"{folder}/studies/" in result.stderr and "LAMINA_CACHE_DIR" in result.stderr
+
+
 def test_an_error_of_a_file_descriptor_names_no_file(lamina: Lamina, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["lamina", "bench", "lenet5", "-b", "9"])
     monkeypatch.setattr(pipeline, "bench", lambda *_, **__: os.fdopen(10_000))

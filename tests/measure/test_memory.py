@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from lamina.measure.memory import peak_memory
+from lamina.measure.memory import free_bytes, peak_memory
 
 MIB = 1 << 20
 
@@ -64,3 +65,20 @@ def test_a_profiler_session_prints_nothing_on_stderr() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("4000\n", "")
+
+
+def test_free_memory_of_the_host(tmp_path: Path) -> None:
+    (file := tmp_path / "meminfo").write_text("MemTotal:  24 kB\nMemFree: 1 kB\nMemAvailable:   12 kB\n")
+    assert free_bytes("cpu", file) == 12 << 10
+    assert free_bytes("cpu", tmp_path / "none") is None
+    if (free := free_bytes("cpu")) is not None:
+        assert free > 1 << 20
+
+
+@pytest.mark.gpu
+def test_free_memory_of_a_gpu_counts_what_the_allocator_caches() -> None:
+    held = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    before = free_bytes("cuda")
+    del held
+    after = free_bytes("cuda")
+    assert before is not None and after is not None and after >= before + (1 << 28)

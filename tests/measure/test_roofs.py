@@ -134,6 +134,15 @@ def test_the_cache_is_used_unless_refreshed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_a_folder_that_cannot_be_made_is_found_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(room, "measure_roofs", lambda device: pytest.fail("measured"))
+    with pytest.raises(NotADirectoryError):
+        roofs("cpu", tmp_path / "file" / "cache")
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -190,7 +190,8 @@ def _advice(error: Exception) -> str:
         named = [Path(word.rpartition("=")[2]) for word in sys.argv[1:]]  # --output=FILE too
         if any(path.is_relative_to(file) for path in named):  # the file, or a folder that it is in
             return f"{file}: {os.strerror(number)}: name another file"
-        if options.cache_folder().is_relative_to(file):
+        cache = options.cache_folder()
+        if cache.is_relative_to(file) or Path(file).is_relative_to(cache):
             return f"{file}: {os.strerror(number)}: name another folder by LAMINA_CACHE_DIR"
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         return "out of host memory: choose a smaller batch or network, or free memory"

@@ -14,7 +14,7 @@ from lamina.measure.exchange import GradientExchange
 from lamina.measure.interference import Meter, wait_idle
 from lamina.measure.interleaved import interleaved
 from lamina.measure.kernels import KernelSession, KernelTimes, Tally, record_kernels
-from lamina.measure.memory import Peak, peak_memory
+from lamina.measure.memory import Peak, free_bytes, peak_memory
 from lamina.measure.nvml import sample
 from lamina.measure.ranges import HostTimes, MemoryUse, nvtx_range, profiler_capture
 from lamina.measure.repeat import Repeat, summarize
@@ -55,6 +55,7 @@ __all__ = [
     "clocks_for",
     "energy_j",
     "environment",
+    "free_bytes",
     "interleaved",
     "launch_overhead_us",
     "lost",

@@ -1,11 +1,13 @@
-"""Peak device memory of a block of code."""
+"""Peak device memory of a block of code, and the memory that is free."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity
@@ -47,3 +49,15 @@ def peak_memory(device: torch.device | str) -> Iterator[Peak]:
         key=lambda event: event.start_ns(),
     )
     peak.bytes = max(accumulate((change.nbytes() for change in changes), initial=0))
+
+
+def free_bytes(device: torch.device | str, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes that this process can still allocate on a device: of a GPU, or of the host. None where it is not known."""
+    device = resolve(device)
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    with suppress(OSError):
+        if found := re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo.read_text(encoding="ascii"), re.MULTILINE):
+            return int(found[1]) << 10
+    return None

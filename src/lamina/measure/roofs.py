@@ -55,8 +55,8 @@ def roofs(device: torch.device | str, cache_dir: Path, refresh: bool = False) ->
             return found
         except (UsageError, UnicodeDecodeError) as error:
             _log.warning("measuring the peaks again: %s: %s", path, error)
+    cache_dir.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is found before measuring
     measured = measure_roofs(device)
-    cache_dir.mkdir(parents=True, exist_ok=True)
     # Written to a temporary file and renamed, so that a reader never sees a partial file.
     temporary = path.with_suffix(".part")
     temporary.write_text(measured.to_json(), encoding="utf-8")

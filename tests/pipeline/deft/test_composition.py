@@ -205,3 +205,20 @@ def test_progress_counts_layers(lenet: nn.Module, batches: list[torch.Tensor]) -
     seen: list[Any] = []
     candidates(lenet, Eliminated(recovery="none"), [0.5], batches, watch=seen.append)
     assert [(one.done, one.total) for one in seen] == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_layers_that_do_not_fit_into_memory_are_left_out(
+    lenet: nn.Module, batches: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina.measure.free_bytes", lambda device: 8 * (4 * 150**2 + 120**2 + 84**2))
+    found = candidates(lenet, Eliminated(recovery="least_squares"), [0.5], batches)
+    assert list(found.variants) == ["features.3", "classifier.2", "classifier.4"]
+    assert found.refusals["classifier.0"].startswith("products of its 400 inputs, with those of smaller layers, need ")
+
+
+def test_a_network_without_a_layer_that_fits_is_refused(
+    lenet: nn.Module, batches: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina.measure.free_bytes", lambda device: 1000)
+    with pytest.raises(UsageError, match=r"classifier.4: products of its 84 inputs"):
+        candidates(lenet, Eliminated(recovery="least_squares"), [0.5], batches)

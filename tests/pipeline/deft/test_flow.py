@@ -16,7 +16,7 @@ from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyL
 from lamina.build.data import loader, train_test
 from lamina.errors import UsageError
 from lamina.pipeline import find
-from lamina.pipeline.deft import choosing, deployed
+from lamina.pipeline.deft import choosing, deployed, pruning
 from lamina.pipeline.deft.flow import CHECKPOINT, JOURNAL, deft
 from lamina.pipeline.deft.recipe_files import RECIPE, WEIGHTS, read_recipe
 from lamina.pipeline.deft.records import DeftConfig, Outcome
@@ -263,6 +263,20 @@ def test_others_are_pruned_as_far(weights: Path, data: str, store: Store, tmp_pa
     assert (magnitude.bytes, magnitude.multiplications) == (outcome.dense.bytes, outcome.dense.multiplications)
     assert ours.multiplications <= channels.multiplications < 1.3 * ours.multiplications
     assert channels.bytes < outcome.dense.bytes
+
+
+def test_a_comparison_that_cannot_be_made_is_left_out_with_the_reason(
+    weights: Path, data: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch_pruning")
+
+    def refused(*_: object) -> nn.Module:
+        raise RuntimeError("shape '[1, 400]' is invalid")
+
+    monkeypatch.setattr(pruning, "_narrowed", refused)
+    outcome = run(tmp_path / "out", data, store, replace(HALVES, compare=("channels", "magnitude")), weights=weights)
+    assert [one.name for one in outcome.compared] == ["magnitude"]
+    assert any("channels is left out" in remark and "'[1, 400]'" in remark for remark in outcome.remarks)
 
 
 def test_what_is_slower_at_length_is_not_taken(

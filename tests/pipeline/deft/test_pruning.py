@@ -11,7 +11,7 @@ from lamina.accelerate import convert
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.network import fold
 from lamina.build.models import create
-from lamina.errors import MissingError, UsageError
+from lamina.errors import MissingError, UnsupportedError, UsageError
 from lamina.pipeline.deft import pruning
 from lamina.pipeline.deft.pruning import multiplications, pruned, require, tuned
 
@@ -155,3 +155,27 @@ def test_multiplications_by_the_projections_of_attention_are_counted() -> None:
     projections, mlp = 4 * 16 * 16, 2 * 16 * 32
     assert multiplications(encoder, torch.randn(3, 5, 16)) == 3 * 5 * (projections + mlp)
     assert type(encoder.layers[0].self_attn) is nn.MultiheadAttention
+
+
+def test_layers_that_compute_their_weight_stay() -> None:
+    dense = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, 3))
+    ours, record = convert(copy.deepcopy(dense), Eliminated(keep=0.5))
+    assert [one.layer for one in record.replaced] == ["2"]
+    model, finish = pruned("magnitude", dense, torch.zeros(2, 6), ours)
+    finish()
+    torch.testing.assert_close(model[0].weight, dense[0].weight)
+    assert count(model, "2") == 3 * 4
+
+
+def test_a_network_whose_channels_cannot_be_followed_is_refused() -> None:
+    pytest.importorskip("torch_pruning")
+
+    class Fixed(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self[0](x)
+            return self[1](x.view(len(x), 32, 36).mean(2))  # type: ignore[no-any-return]
+
+    dense = Fixed(nn.Conv2d(1, 32, 3), nn.Linear(32, 2))
+    ours = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(288, 2))
+    with pytest.raises(UnsupportedError, match="cannot prune the channels of this network"):
+        pruned("channels", dense, X[:, :, :8, :8], ours)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from lamina import measure
 from lamina.accelerate.convert import put, standard_twin
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.convert import (
@@ -30,6 +31,9 @@ from lamina.accelerate.methods.elimination.search import aligned, spread
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.watch import Watch, tracked, unwatched
 from lamina.spec.layer_names import matching_layers
+
+TEMPORARIES = 3
+"""Further matrices of the size of a layer's products of inputs while it is observed and searched."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ def candidates(
     """
     model = standard_twin(model)
     layers, refusals = _layers(model, patterns)
+    _require_memory(layers, refusals)
     moments = observe(model, layers, batches) if layers else {}
     found: dict[str, dict[float, Variant]] = {}
     for name, layer in tracked("searching synapse vectors to keep", layers.items(), len(layers), watch):
@@ -112,6 +117,21 @@ def candidates(
     if not found:
         raise _nothing(refusals)
     return Candidates(found, refusals)
+
+
+def _require_memory(layers: dict[str, nn.Module], refusals: dict[str, str]) -> None:
+    """Take out the largest layers until the products of every two inputs (float64) of the others fit into memory."""
+    inputs = {name: inputs_of(layer, Eliminated(by="tap")) for name, layer in layers.items()}
+    for name in sorted(layers, key=lambda one: -inputs[one]):
+        free = measure.free_bytes(next(layers[name].parameters()).device)
+        need = 8 * (sum(inputs[one] ** 2 for one in layers) + TEMPORARIES * inputs[name] ** 2)
+        if free is None or need <= free:
+            return
+        del layers[name]
+        refusals[name] = (
+            f"products of its {inputs[name]:,} inputs, with those of smaller layers, need {need / 2**30:.3g} GiB of "
+            f"memory, and {free / 2**30:.3g} GiB are free"
+        )
 
 
 def require_prunable(model: nn.Module, patterns: Sequence[str] = ()) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lamina import measure, run
 from lamina.build import Target
-from lamina.errors import LaminaError, UsageError
+from lamina.errors import LaminaError, UnsupportedError, UsageError
 from lamina.pipeline import updates
 from lamina.pipeline.deft import onnx_file, pruning, recipe_files, storing
 from lamina.pipeline.deft.calibration import ELEMENTS, material
@@ -128,8 +128,13 @@ def deft(
             remark("in the final measurement the chosen network is slower than the dense one, which is kept")
             point, (model, folded), formats = searched.dense, chooser.compose(searched.dense.choice), {}
         networks = {"dense": deployment.deploy(dense), "deft": deployment.deploy(model)}
-        others = {name: _pruned(name, dense, model, learner, deployment, config) for name in config.compare}
-        networks |= {pruning.LABELS.get(name, name): deployment.deploy(other) for name, other in others.items()}
+        for name in config.compare:
+            try:
+                other = _pruned(name, dense, model, learner, deployment, config)
+            except UnsupportedError as error:
+                remark(f"{name} is left out: {error}")
+            else:
+                networks[pruning.LABELS.get(name, name)] = deployment.deploy(other)
         times = deployment.interleaved(*networks.values())
         whole, result, *compared = [
             deployment.measured(name, network, time)

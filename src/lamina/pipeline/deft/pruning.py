@@ -16,7 +16,7 @@ from torch.nn.utils import prune
 from lamina import run
 from lamina.accelerate.convert import standard_twin
 from lamina.build.flops import FlopCounter
-from lamina.errors import MissingError, UsageError
+from lamina.errors import MissingError, UnsupportedError, UsageError
 
 MAGNITUDE, ITERATIVE, CHANNELS, DENSE = "magnitude", "iterative-magnitude", "channels", "dense"
 LABELS = {DENSE: "dense-tuned"}
@@ -55,6 +55,7 @@ def pruned(name: str, dense: nn.Module, example: run.Inputs, ours: nn.Module) ->
 
     Raises:
         MissingError: a package is not installed.
+        UnsupportedError: Torch-Pruning narrows the layers of this network wrongly, or not at all.
         UsageError: nothing in the network can be pruned.
     """
     require([name])
@@ -89,7 +90,7 @@ def tuned(
         epochs: of fine-tuning; without any, all is pruned at once.
 
     Raises:
-        MissingError, UsageError: as `pruned`.
+        MissingError, UnsupportedError, UsageError: as `pruned`.
     """
     if name != ITERATIVE or not epochs:
         model, finish = pruned(name, dense, example, ours)
@@ -123,13 +124,15 @@ def _mask_smallest(model: nn.Module, ours: nn.Module, part: float) -> None:
     for name, module in _weighted(model):
         weight: Any = ours.get_submodule(name).weight
         wanted = round(part * (module.weight.numel() - weight.numel()))
-        masked = int((module.weight_mask == 0).sum()) if prune.is_pruned(module) else 0
-        prune.l1_unstructured(module, "weight", amount=wanted - masked)
+        masked = int((module.weight_mask == 0).sum()) if hasattr(module, "weight_mask") else 0
+        if wanted > masked:  # layers that stay may compute their weight, which cannot be masked
+            prune.l1_unstructured(module, "weight", amount=wanted - masked)
 
 
 def _make_permanent(model: nn.Module) -> None:
     for _, module in _weighted(model):
-        prune.remove(module, "weight")
+        if hasattr(module, "weight_mask"):
+            prune.remove(module, "weight")
 
 
 def _channels(dense: nn.Module, example: run.Inputs, left: int) -> nn.Module:
@@ -141,8 +144,12 @@ def _channels(dense: nn.Module, example: run.Inputs, left: int) -> nn.Module:
     low, high, best = 0.0, 1.0, copy.deepcopy(dense)
     for _ in range(BISECTION_STEPS):
         ratio = (low + high) / 2
-        tried = _narrowed(copy.deepcopy(dense), example, ratio)
-        if multiplications(tried, example) >= left:
+        try:
+            tried = _narrowed(copy.deepcopy(dense), example, ratio)
+            remaining = multiplications(tried, example)
+        except Exception as error:  # of a forward pass with sizes of its own, or of the library
+            raise UnsupportedError(f"Torch-Pruning cannot prune the channels of this network: {error}") from error
+        if remaining >= left:
             low, best = ratio, tried
         else:
             high = ratio

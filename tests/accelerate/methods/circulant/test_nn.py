@@ -167,6 +167,7 @@ DYNAMIC: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.filterwarnings(r"ignore:.isinstance\(treespec, LeafSpec\):FutureWarning")  # of Inductor itself
 @pytest.mark.usefixtures("where_kernels_run")
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_kernels_are_exported_with_a_dynamic_batch(name: str, tmp_path: Path) -> None:

@@ -246,6 +246,27 @@ def test_parametrized_producers_are_left_alone() -> None:
     torch.testing.assert_close(model(x), expected)
 
 
+class Gained(nn.Linear):
+    """Has more per output than a weight and a bias."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.gain = nn.Parameter(torch.rand(outputs, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.gain * self.weight, self.bias)
+
+
+def test_outputs_of_subclasses_stay() -> None:
+    model = nn.Sequential(Gained(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    model, record = convert(model, Eliminated(keep=0.5))
+    assert [one.layer for one in record.replaced] == ["2"]
+    expected = model(x := torch.randn(4, 6).double())
+    model, folded = fold(model)
+    assert folded == ()
+    torch.testing.assert_close(model(x), expected)
+
+
 @pytest.mark.parametrize("groups", [2, 8])
 def test_outputs_of_grouped_convolutions_stay(groups: int) -> None:
     model = nn.Sequential(nn.Conv2d(8, 8, 3, groups=groups), nn.ReLU(), nn.Conv2d(8, 4, 1)).double()

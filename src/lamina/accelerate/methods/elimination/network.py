@@ -107,8 +107,11 @@ def _alike(calls: Calls, producer: str, touched: set[str], reads: list[_Read], m
 
 
 def _is_producer(module: nn.Module) -> bool:
-    """Whether each output channel reads the same inputs, so that any of them can go."""
-    return isinstance(module, PRODUCERS) and getattr(module, "groups", 1) == 1
+    """Whether each output channel reads the same inputs, so that any of them can go.
+
+    A subclass may have more per channel than a weight and a bias, such as a gain that scales the weight.
+    """
+    return type(module) in PRODUCERS and getattr(module, "groups", 1) == 1
 
 
 def _reads(producer: fx.Node, modules: dict[str, nn.Module]) -> list[_Read]:

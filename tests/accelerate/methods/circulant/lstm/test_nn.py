@@ -89,7 +89,8 @@ def test_kept_energy_is_over_all_matrices() -> None:
 
 
 def test_packed_sequences_are_refused() -> None:
-    packed = nn.utils.rnn.pack_sequence([torch.randn(4, 5), torch.randn(2, 5)])
+    lengths = torch.tensor([4, 2], device="cpu")  # where PyTorch expects them, also of tensors on a GPU
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(4, 2, 5), lengths)
     with pytest.raises(UnsupportedError, match="PackedSequence: pad the sequences .pad_packed_sequence., or keep"):
         BlockCirculantLSTM(5, 6, block_size=4)(packed)
 
