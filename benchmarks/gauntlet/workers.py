@@ -46,7 +46,7 @@ class Worker:
         self.deadline = time.monotonic() + START_S
 
     def give(self, model: Model, verbs: Sequence[str], alone: bool) -> None:
-        """Hand a network over, with the verbs to run on it; ``alone`` in processes of their own."""
+        """Hand a network over, with the verbs to run on it; ``alone``: the first in a process of its own."""
         self.model, self.todo, self.alone = model, deque(verbs), alone
         self.pipe.send((model, list(verbs), alone))
 
@@ -75,7 +75,7 @@ def run_all(
     """The cells of networks and verbs, as they end.
 
     A command that ends the process that it shares with others runs once more as a user runs it, in a process that may
-    fork before it imports PyTorch: there a crash costs a row.
+    fork before it imports PyTorch: there a crash costs a row. The verbs that follow share a process again.
     """
     from benchmarks.gauntlet.cells import Cell
 
@@ -98,12 +98,13 @@ def run_all(
                         message, ended = None, "traceback"
                     if isinstance(message, Cell):
                         worker.todo.popleft()
+                        worker.alone = False
                         yield message
                     if message == "spoiled":  # the verbs that follow are not to blame
                         worker.stop()
                         workers.remove(worker)
                         if worker.model and worker.todo:
-                            waiting.appendleft((worker.model, list(worker.todo), worker.alone))
+                            waiting.appendleft((worker.model, list(worker.todo), False))
                         continue
                     if message == "free":
                         worker.model = None
@@ -120,7 +121,7 @@ def run_all(
                         why = f"over {limit_s:g} s" if ended == "timeout" else f"its process died with code {code}"
                         yield Cell(worker.model.spec, worker.todo.popleft(), ended, why, limit_s)  # type: ignore[arg-type]
                         if worker.todo:
-                            waiting.appendleft((worker.model, list(worker.todo), worker.alone))
+                            waiting.appendleft((worker.model, list(worker.todo), False))
     finally:
         for worker in workers:
             worker.stop()
@@ -147,6 +148,7 @@ def _serve(pipe: Connection, device: str, folder: Path, number: int) -> None:
             pipe.send("begin")
             for verb in verbs:
                 cell = cells.run(verb, cells.Job(model, device, folder_of(model.spec, folder), alone))
+                alone = False
                 pipe.send(cell)
                 if cell.ending == "traceback" and device != "cpu":
                     pipe.send("spoiled")

@@ -112,10 +112,11 @@ def test_a_command_that_ends_the_shared_process_runs_in_its_own(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     code = "import os\nfrom torch import nn\nclass Dies(nn.Module):\n    def forward(self, x):\n        os._exit(3)\n"
     (tmp_path / "deadly.py").write_text(code + "def net():\n    return nn.Sequential(nn.Linear(4, 4), Dies())\n")
-    work = {Model("deadly:net", ("4",)): ["bench", "explain"]}
-    bench, explain = run_all(work, "cpu", tmp_path, jobs=1, limit_s=60)
+    work = {Model("deadly:net", ("4",)): ["bench", "explain", "train"]}
+    bench, explain, train = run_all(work, "cpu", tmp_path, jobs=1, limit_s=60)
     assert (bench.verb, bench.ending) == ("bench", "refused") and "the process was ended (exit code 3)" in bench.reason
     assert explain.verb == "explain"
+    assert train.reason == "its process died with code 3"  # a process that it shares: only what ended one has its own
 
 
 def test_a_process_that_hangs_or_dies_costs_one_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
