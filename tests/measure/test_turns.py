@@ -100,13 +100,14 @@ def test_without_sharing_nothing_is_locked(tmp_path: Path) -> None:
 @pytest.mark.skipif(not priority.may_be_raised(), reason="this process may not raise its priority")
 def test_who_is_alone_does_not_wait_for_cores(tmp_path: Path) -> None:
     before = priority.niceness()
+    yielding = min(before + 1, 19)  # Linux has no larger one
     measure.share_device(tmp_path / "turns.lock", yielding=1)
     try:
-        assert priority.niceness() == before + 1
+        assert priority.niceness() == yielding
         with measure.beside():
             with measure.alone():
                 assert priority.niceness() == before
-            assert priority.niceness() == before + 1
+            assert priority.niceness() == yielding
     finally:
         measure.share_device(None)
     assert priority.niceness() == before
