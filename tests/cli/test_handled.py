@@ -179,6 +179,13 @@ def test_a_folder_of_the_cache_that_cannot_be_made_is_named(
     assert result.exit_code == 1 and f"{folder}/studies/" in result.stderr and "LAMINA_CACHE_DIR" in result.stderr
 
 
+def test_a_file_that_the_cache_lacks_is_no_fault_of_the_user(lamina: Lamina, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = Path(os.environ["LAMINA_CACHE_DIR"]) / "studies" / "journal.jsonl"
+    monkeypatch.setattr(pipeline, "bench", lambda *_, **__: missing.read_text())
+    result = lamina("bench", "lenet5", "--device", "cpu")
+    assert result.exit_code == 70 and "unexpected FileNotFoundError" in " ".join(result.stderr.split())
+
+
 def test_an_error_of_a_file_descriptor_names_no_file(lamina: Lamina, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["lamina", "bench", "lenet5", "-b", "9"])
     monkeypatch.setattr(pipeline, "bench", lambda *_, **__: os.fdopen(10_000))

@@ -133,7 +133,6 @@ def test_the_cache_is_used_unless_refreshed(tmp_path: Path) -> None:
     assert Roofs.from_json(path.read_text(encoding="utf-8")).copy_gbs != 12345.0
 
 
-@pytest.mark.usefixtures("small")
 def test_a_folder_that_cannot_be_made_is_found_before_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +142,7 @@ def test_a_folder_that_cannot_be_made_is_found_before_measuring(
         roofs("cpu", tmp_path / "file" / "cache")
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -191,7 +191,8 @@ def _advice(error: Exception) -> str:
         if any(path.is_relative_to(file) for path in named):  # the file, or a folder that it is in
             return f"{file}: {os.strerror(number)}: name another file"
         cache = options.cache_folder()
-        if cache.is_relative_to(file) or Path(file).is_relative_to(cache):
+        within = number != errno.ENOENT and Path(file).is_relative_to(cache)  # lamina's own files may not be missing
+        if within or cache.is_relative_to(file):
             return f"{file}: {os.strerror(number)}: name another folder by LAMINA_CACHE_DIR"
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         return "out of host memory: choose a smaller batch or network, or free memory"

@@ -97,7 +97,7 @@ def candidates(
     """
     model = standard_twin(model)
     layers, refusals = _layers(model, patterns)
-    _require_memory(layers, refusals)
+    _leave_out_too_large(layers, refusals)
     moments = observe(model, layers, batches) if layers else {}
     found: dict[str, dict[float, Variant]] = {}
     for name, layer in tracked("searching synapse vectors to keep", layers.items(), len(layers), watch):
@@ -119,8 +119,8 @@ def candidates(
     return Candidates(found, refusals)
 
 
-def _require_memory(layers: dict[str, nn.Module], refusals: dict[str, str]) -> None:
-    """Take out the largest layers until the products of every two inputs (float64) of the others fit into memory."""
+def _leave_out_too_large(layers: dict[str, nn.Module], refusals: dict[str, str]) -> None:
+    """Refuse the largest layers until the products of every two inputs (float64) of the others fit into memory."""
     inputs = {name: inputs_of(layer, Eliminated(by="tap")) for name, layer in layers.items()}
     for name in sorted(layers, key=lambda one: -inputs[one]):
         free = measure.free_bytes(next(layers[name].parameters()).device)

@@ -55,7 +55,7 @@ def pruned(name: str, dense: nn.Module, example: run.Inputs, ours: nn.Module) ->
 
     Raises:
         MissingError: a package is not installed.
-        UnsupportedError: Torch-Pruning narrows the layers of this network wrongly, or not at all.
+        UnsupportedError: Torch-Pruning fails on this network, or what it leaves does not run.
         UsageError: nothing in the network can be pruned.
     """
     require([name])
@@ -148,7 +148,8 @@ def _channels(dense: nn.Module, example: run.Inputs, left: int) -> nn.Module:
             tried = _narrowed(copy.deepcopy(dense), example, ratio)
             remaining = multiplications(tried, example)
         except Exception as error:  # of a forward pass with sizes of its own, or of the library
-            raise UnsupportedError(f"Torch-Pruning cannot prune the channels of this network: {error}") from error
+            reason = f"Torch-Pruning cannot prune the channels of this network: {run.one_line(error)}"
+            raise UnsupportedError(reason) from error
         if remaining >= left:
             low, best = ratio, tried
         else:

@@ -146,9 +146,9 @@ def rank(correlations: Tensor, alpha: float) -> Retention:
     order = _retained(host >= alpha)
     representatives = len(order)
     empty = host.diagonal() == 0
-    waiting = ~empty
-    waiting[order] = False
-    closest = np.array([row[order].max(initial=-1.0) for row in host])
+    waiting, kept = ~empty, np.zeros_like(empty)
+    waiting[order], kept[order] = False, True
+    closest = host.max(1, initial=-1.0, where=kept)
     for _ in range(int(waiting.sum())):
         index = int(np.where(waiting, closest, np.inf).argmin())
         order.append(index)
