@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections import OrderedDict
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,15 @@ def test_cuda_graphs_need_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         lamina.apply(net(), plan_of(net(), {}, Run(mode="graph")))
     with pytest.warns(PlanMismatch, match="it is compiled without them"):
         lamina.apply(net(), plan_of(net(), {}, Run(mode="compiled-graph")))
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed: pip install lamina[rivals]")
+def test_quantized_weights_run_in_graphs_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: None)
+    run = Run(mode="compiled-graph", method="torchao:int8-weight-only")
+    _, done = applied(net(), plan_of(net(), {}, run))
+    found = "lamina.graphed cannot capture weights by torchao:int8-weight-only: the mode is reduce-overhead"
+    assert found in done.remarks
 
 
 def test_compiled_models_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,9 +250,12 @@ def _run(model: nn.Module, plan: Plan, example: Any, remarks: list[str]) -> nn.M
     elif plan.run.layout == "nhwc":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if (method := without(plan.run.method, FOLD, COMPRESSED)) != "dense":
-        from lamina.pipeline.study.rivals import apply_rival
+        from lamina.pipeline.study.rivals import apply_rival, capturable
 
         model = apply_rival(method, model)
+        if mode in CAPTURED and not capturable(method):
+            mode = "reduce-overhead"
+            remarks.append(f"lamina.graphed cannot capture weights by {method}: the mode is {mode}")
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     model = run_by(model, plan)

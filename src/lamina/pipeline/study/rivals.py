@@ -56,6 +56,14 @@ class Rival:
         return None
 
     @property
+    def capturable(self) -> bool:
+        """Whether `lamina.graphed` takes the network.
+
+        It checks a capture by differences of the weights, which torchao's quantized and sparse weights do not have.
+        """
+        return self.goal == "train" or not self.package
+
+    @property
     def missing(self) -> str:
         """What to install, or nothing."""
         missing = self.package and find_spec(self.package) is None
@@ -126,6 +134,15 @@ RIVALS = {
     )
 }
 """By name, those that most often pay first."""
+
+
+def capturable(name: str) -> bool:
+    """Whether `lamina.graphed` takes a network by a method, or by several with ``+`` between them.
+
+    >>> capturable("torch:fold-batchnorm"), capturable("torch:fold-batchnorm+torchao:int8-dynamic")
+    (True, False)
+    """
+    return all(RIVALS[part].capturable for part in parts_of(name) if part in RIVALS)
 
 
 def apply_rival(name: str, model: nn.Module) -> nn.Module:

@@ -13,12 +13,12 @@ from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.study.config import StudyConfig
 from lamina.pipeline.study.context import Context
 from lamina.pipeline.study.layer_times import part_of
-from lamina.pipeline.study.rivals import RIVALS
+from lamina.pipeline.study.rivals import RIVALS, Rival
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.study.whole_times import BEFORE, timed_at
 from lamina.record.study import Measured, Settings
 from lamina.report.units import size
-from lamina.spec.plan import COMPILED, MODES
+from lamina.spec.plan import CAPTURED, COMPILED, MODES
 from lamina.spec.whole_method import COMPRESSED, DENSE, FOLD, combined, compresses
 
 FOLDED = replace(BEFORE, method=FOLD)
@@ -76,7 +76,7 @@ def uniform(context: Context) -> list[Measured]:
         for rival in rivals:
             refusal = rival.refusal(subject.device) or little
             both = combined(best.method, rival.name)
-            wanted = [replace(best, method=both, mode=mode) for mode in _two(best, modes)]
+            wanted = [replace(best, method=both, mode=mode) for mode in _modes_of(rival, best, modes)]
             if refusal:
                 found[wanted[0]] = Measured("uniform", wanted[0], None, outcome="refused", reason=refusal)
             else:
@@ -173,8 +173,13 @@ def _too_little(subject: Subject, fast: Measured) -> str | None:
     return f"it changes linear layers alone, which take {part:.1%} of the step; below {LEAST:.0%} there is no gain"
 
 
-def _two(best: Settings, modes: Sequence[str]) -> list[str]:
-    """The fastest mode; with compiled, for which methods of other packages are made, where that does not compile."""
+def _modes_of(rival: Rival, best: Settings, modes: Sequence[str]) -> list[str]:
+    """The fastest mode; with compiled, for which methods of other packages are made, where that does not compile.
+
+    What cannot be captured runs in the compiler's own CUDA graphs instead.
+    """
+    if best.mode in CAPTURED and not rival.capturable:
+        return [next((one for one in ("reduce-overhead", "compiled") if one in modes), best.mode)]
     other = best.mode not in COMPILED and "compiled" in modes and not compresses(best.method)
     return [best.mode, "compiled"] if other else [best.mode]
 
