@@ -7,12 +7,11 @@ import torch
 
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.study.config import StudyConfig
-from lamina.pipeline.study.rivals import RIVALS
 from lamina.pipeline.study.uniform import _modes_of, _slower, available, fastest
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 from lamina.spec.plan import MODES
-from lamina.spec.whole_method import COMPRESSED
+from lamina.spec.whole_method import COMPRESSED, combined
 
 
 def measured(mode: str, time_us: float | None) -> Measured:
@@ -60,6 +59,7 @@ def test_what_the_device_does_not_have_is_refused() -> None:
         ("int8-dynamic", "graph", ("graph",), ["graph"]),
         ("int8-dynamic", "eager", MODES, ["eager", "compiled"]),
         ("int8-dynamic", "reduce-overhead", MODES, ["reduce-overhead"]),
+        ("sparse-2:4", "compiled-graph", MODES, ["reduce-overhead"]),
         ("float8-training", "compiled-graph", MODES, ["compiled-graph"]),
         ("float8-training", "graph", MODES, ["graph", "compiled"]),
     ],
@@ -67,9 +67,9 @@ def test_what_the_device_does_not_have_is_refused() -> None:
 def test_methods_of_other_packages_run_in_a_mode_that_they_support(
     rival: str, fastest_mode: str, modes: tuple[str, ...], tried: list[str]
 ) -> None:
-    assert _modes_of(RIVALS[f"torchao:{rival}"], Settings("bf16", "nchw", fastest_mode), modes) == tried
+    assert _modes_of(Settings("bf16", "nchw", fastest_mode, f"torchao:{rival}"), modes) == tried
 
 
 def test_methods_of_other_packages_beside_compressed_activations_run_in_eager_mode() -> None:
-    settings = Settings("bf16", "nchw", "eager", COMPRESSED)
-    assert _modes_of(RIVALS["torchao:float8-training"], settings, MODES) == ["eager"]
+    both = combined(COMPRESSED, "torchao:float8-training")
+    assert _modes_of(Settings("bf16", "nchw", "eager", both), MODES) == ["eager"]

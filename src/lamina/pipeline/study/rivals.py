@@ -56,14 +56,6 @@ class Rival:
         return None
 
     @property
-    def capturable(self) -> bool:
-        """Whether `lamina.graphed` takes the network.
-
-        It checks a capture by differences of the weights, which torchao's quantized and sparse weights do not have.
-        """
-        return self.goal == "train" or not self.package
-
-    @property
     def missing(self) -> str:
         """What to install, or nothing."""
         missing = self.package and find_spec(self.package) is None
@@ -139,10 +131,13 @@ RIVALS = {
 def capturable(name: str) -> bool:
     """Whether `lamina.graphed` takes a network by a method, or by several with ``+`` between them.
 
+    It checks a capture by differences of the weights, which torchao's quantized and sparse weights do not have.
+
     >>> capturable("torch:fold-batchnorm"), capturable("torch:fold-batchnorm+torchao:int8-dynamic")
     (True, False)
     """
-    return all(RIVALS[part].capturable for part in parts_of(name) if part in RIVALS)
+    rivals = [RIVALS[part] for part in parts_of(name) if part in RIVALS]
+    return all(one.goal == "train" or not one.package for one in rivals)
 
 
 def apply_rival(name: str, model: nn.Module) -> nn.Module:

@@ -13,7 +13,7 @@ from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.study.config import StudyConfig
 from lamina.pipeline.study.context import Context
 from lamina.pipeline.study.layer_times import part_of
-from lamina.pipeline.study.rivals import RIVALS, Rival
+from lamina.pipeline.study.rivals import RIVALS, capturable
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.study.whole_times import BEFORE, timed_at
 from lamina.record.study import Measured, Settings
@@ -75,8 +75,8 @@ def uniform(context: Context) -> list[Measured]:
         little = _too_little(subject, fast)
         for rival in rivals:
             refusal = rival.refusal(subject.device) or little
-            both = combined(best.method, rival.name)
-            wanted = [replace(best, method=both, mode=mode) for mode in _modes_of(rival, best, modes)]
+            both = replace(best, method=combined(best.method, rival.name))
+            wanted = [replace(both, mode=mode) for mode in _modes_of(both, modes)]
             if refusal:
                 found[wanted[0]] = Measured("uniform", wanted[0], None, outcome="refused", reason=refusal)
             else:
@@ -173,15 +173,19 @@ def _too_little(subject: Subject, fast: Measured) -> str | None:
     return f"it changes linear layers alone, which take {part:.1%} of the step; below {LEAST:.0%} there is no gain"
 
 
-def _modes_of(rival: Rival, best: Settings, modes: Sequence[str]) -> list[str]:
+def _modes_of(rival: Settings, modes: Sequence[str]) -> list[str]:
     """The fastest mode; with compiled, for which methods of other packages are made, where that does not compile.
 
     What cannot be captured runs in the compiler's own CUDA graphs instead.
+
+    Args:
+        rival: a method of another package in the fastest mode.
+        modes: that the user allows.
     """
-    if best.mode in CAPTURED and not rival.capturable:
-        return [next((one for one in ("reduce-overhead", "compiled") if one in modes), best.mode)]
-    other = best.mode not in COMPILED and "compiled" in modes and not compresses(best.method)
-    return [best.mode, "compiled"] if other else [best.mode]
+    if rival.mode in CAPTURED and not capturable(rival.method):
+        return [next((one for one in ("reduce-overhead", "compiled") if one in modes), rival.mode)]
+    other = rival.mode not in COMPILED and "compiled" in modes and not compresses(rival.method)
+    return [rival.mode, "compiled"] if other else [rival.mode]
 
 
 def _has_images(subject: Subject) -> bool:
