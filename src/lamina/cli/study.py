@@ -35,8 +35,8 @@ def study(
             "--max-accuracy-drop",
             min=0,
             max=100,
-            help="Points of accuracy that may be lost. Without class scores or real data: the relative error of the "
-            "outputs, in percent.",
+            help="Points of accuracy that may be lost; to infer, with the standard error of the loss. Without class "
+            "scores or real data: the relative error of the outputs, in percent.",
         ),
     ] = 1.0,
     budget: Annotated[
@@ -94,7 +94,13 @@ def study(
         ),
     ] = None,
     calibration: Annotated[
-        int, typer.Option("--calibration", min=1, help="Training samples set apart to compare plans; at most a fifth.")
+        int,
+        typer.Option(
+            "--calibration",
+            min=1,
+            help="Training samples set apart to compare plans; at most a fifth. More of them make the standard "
+            "error smaller.",
+        ),
     ] = 1000,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, adam or adamw.")] = "sgd",
     learning_rate: Annotated[

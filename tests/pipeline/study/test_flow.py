@@ -91,7 +91,7 @@ def test_a_second_study_trains_and_judges_nothing_again(
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(sys.modules[Plans.__module__], "accuracy", never)
+    monkeypatch.setattr(sys.modules[Plans.__module__], "hits", never)
     folder = copytree(shared, tmp_path / "again")
     with open_store(folder / "lamina.db") as store:
         again = run(folder, data, store)

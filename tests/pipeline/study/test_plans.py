@@ -1,13 +1,17 @@
 """Networks by choices, and what a choice damages."""
 
+from math import sqrt
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 import lamina
+from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.plans import Plans, _with_dense_layers, gathering
+from lamina.record.study import Settings
 
 
 def test_damage_is_that_of_dense_layers_which_compute_the_same() -> None:
@@ -56,3 +60,34 @@ def test_attention_without_a_choice_stays_as_it_is() -> None:
         assert isinstance(layer.self_attn, nn.MultiheadAttention) == packed
     assert isinstance(net[0].self_attn, nn.MultiheadAttention)
     assert isinstance(plans.dense.get_submodule("0.self_attn.in_proj"), nn.Linear)
+
+
+PRUNED = {"0": "eliminated[recovery=variance,keep=0.5]"}
+
+
+def answered(dense: list[float], pruned: list[float], training: bool = False, scored: bool = True) -> Plans:
+    """Plans whose networks have these calibration samples right."""
+    none: Any = None
+    subject: Any = SimpleNamespace(training=training)
+    settings = Settings("fp32", "nchw", "eager")
+    plans = Plans(subject, settings, 1, none, none, Journal(None), none, none, scored=scored)
+    plans._right |= {plans.key(one): torch.tensor(right) for one, right in (({}, dense), (PRUNED, pruned))}
+    return plans
+
+
+def test_the_standard_error_of_a_loss_is_that_of_the_samples_that_are_answered_differently() -> None:
+    dense, pruned = [1.0] * 90 + [0.0] * 10, [1.0] * 84 + [0.0] * 13 + [1.0] * 3
+    plans = answered(dense, pruned)
+    assert (plans.accuracy({}), plans.accuracy(PRUNED)) == (90.0, 87.0)
+    # McNemar: of 100 samples, the dense network alone has 6 right, the pruned one alone 3
+    assert plans.standard_error(PRUNED) == pytest.approx(sqrt(6 + 3 - (6 - 3) ** 2 / 100))
+    plans._right.clear()
+    assert plans.standard_error(PRUNED) > 0, "the journal knows it"
+
+
+def test_a_loss_without_doubt_has_no_standard_error() -> None:
+    dense, pruned = [1.0, 1.0, 0.0, 1.0], [1.0, 0.0, 0.0, 1.0]
+    assert answered(dense, pruned).standard_error({"0": "fused"}) == 0, "the results are those of dense"
+    assert answered(dense, dense).standard_error(PRUNED) == 0
+    assert answered(dense, pruned, training=True).standard_error(PRUNED) == 0
+    assert answered(dense, pruned, scored=False).standard_error(PRUNED) == 0

@@ -106,7 +106,6 @@ def _part(dataset: Dataset, index: Tensor) -> Dataset:
     return replace(dataset, x=dataset.x[index], y=dataset.y[index])
 
 
-@torch.no_grad()
 def accuracy(
     model: nn.Module,
     batches: Iterable[Pair],
@@ -114,23 +113,45 @@ def accuracy(
     precision: str = "fp32",
     classes: int | None = None,
 ) -> float:
-    """Accuracy in percent of a model in evaluation mode on the device; ``classes`` as in `class_scores`.
+    """Accuracy in percent of a model in evaluation mode on the device, the mean of its `hits`.
 
     Raises:
         UsageError: there is no sample, or there are no class scores among the outputs.
     """
-    hits = torch.zeros((), dtype=torch.int64, device=device)
-    total = 0
+    return percent(hits(model, batches, device, precision, classes))
+
+
+def percent(fractions: Tensor) -> float:
+    """The mean of fractions in percent: of `hits`, the accuracy."""
+    return 100 * float(fractions.sum()) / len(fractions)
+
+
+@torch.no_grad()
+def hits(
+    model: nn.Module,
+    batches: Iterable[Pair],
+    device: torch.device,
+    precision: str = "fp32",
+    classes: int | None = None,
+) -> Tensor:
+    """Of each sample, the fraction of its labels that a model in evaluation mode predicts; on the host, in float64.
+
+    ``classes`` is as in `class_scores`.
+
+    Raises:
+        UsageError: there is no sample, or there are no class scores among the outputs.
+    """
+    found = []
     for x, y in batches:
         outputs, labels = forward(model, placed(x, device, precision)), y.to(device)
         scores = class_scores(outputs, labels, classes)
         if scores is None:
             raise UsageError(f"accuracy: expected class scores {(*y.shape, 'C')} among the outputs, got none")
-        hits += (scores.argmax(-1) == labels).sum()
-        total += y.numel()
-    if not total:
+        right = (scores.argmax(-1) == labels).float()
+        found.append(right.unsqueeze(-1).flatten(1).mean(1))
+    if not sum(map(len, found)):
         raise UsageError("accuracy: expected at least one sample, got none")
-    return 100 * int(hits) / total
+    return torch.cat(found).cpu().double()
 
 
 def placed(x: Inputs, device: torch.device, precision: str) -> Inputs:

@@ -86,6 +86,8 @@ def _probed(
     """
     dense_us = judged.base.time_us
     points = [FrontPoint(dense_us, accuracy_at(context, judged.base.settings), {}, measured=True)]
+    limit = context.config.max_accuracy_drop
+    doubtful: dict[int, str] = {}  # plans that lose no more, and may lose more
     longest = 0.0
 
     def accepted(index: int) -> bool | None:
@@ -99,10 +101,16 @@ def _probed(
         longest = max(longest, stopwatch.seconds)
         if found is None:
             return False
-        points.append(FrontPoint(dense_us - factor * candidate.saved_us, found, dict(candidate.choice)))
-        kept = judged.reference - found <= context.config.max_accuracy_drop
-        verdict = f"{plans.metric} {found:.2f} %, {'within' if kept else 'beyond'} the budget"
-        context.watch(f"{len(candidate.choice)} layers changed: {verdict}")
+        accuracy, error = found
+        points.append(FrontPoint(dense_us - factor * candidate.saved_us, accuracy, dict(candidate.choice)))
+        lost = judged.reference - accuracy
+        # The furthest of several plans that seem to keep the accuracy is often one that chance favors.
+        kept = lost <= max(0.0, limit - error)
+        changed, loss = f"{len(candidate.choice)} layers changed", f"{lost:.2f} ± {error:.2f} points"
+        if lost <= limit and not kept:
+            doubtful[index] = f"{changed} lose {loss}"
+        told = f"{plans.metric} {accuracy:.2f} %" + (f", {loss} lost" if error else "")
+        context.watch(f"{changed}: {told}, {'within' if kept else 'beyond'} the budget")
         return kept
 
     # A training adapts to the fastest plan more often than a few epochs of fine-tuning do.
@@ -111,14 +119,22 @@ def _probed(
     for other in spread(len(candidates), FRONT_POINTS):  # more points, while there is time
         if tuple(sorted(candidates[other].choice.items())) not in known and accepted(other) is None:
             break
+    if (furthest_doubtful := max(doubtful, default=0)) > index:
+        context.note(
+            f"{doubtful[furthest_doubtful]}, which may be more than {limit:g}: more calibration samples than "
+            f"{len(context.subject.material.calibration)}, or a larger --max-accuracy-drop, may allow that plan"
+        )
     return index, points
 
 
-def _accuracy(context: Context, plans: Plans, choice: Choice) -> float | None:
-    """Accuracy of the network by a choice in percent; ``None``, with a note that says why, if it does not run."""
+def _accuracy(context: Context, plans: Plans, choice: Choice) -> tuple[float, float] | None:
+    """Accuracy of the network by a choice in percent, and the standard error of what it loses.
+
+    ``None``, with a note that says why, if the network does not run.
+    """
     try:
         with context.watched(plans, choice, "accuracy of plans"):
-            return plans.accuracy(choice)
+            return plans.accuracy(choice), plans.standard_error(choice)
     except DeviceLostError:
         raise
     except (LaminaError, RuntimeError) as error:  # such as a loss that is not finite, or too little memory

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
+from math import sqrt
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lamina import accelerate, build, run
 from lamina.accelerate.convert import put, standard_twin
@@ -23,7 +24,7 @@ from lamina.accelerate.stand_ins import restore
 from lamina.accelerate.training.compressed_activations import compressed
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.deft.agreement import agreement
-from lamina.pipeline.deft.calibration import accuracy
+from lamina.pipeline.deft.calibration import hits, percent
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.config import lossless
@@ -69,6 +70,7 @@ class Plans:
     merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scored: bool = True
     _variants: dict[str, dict[float, nn.Module]] = field(default_factory=dict)
+    _right: dict[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def dense(self) -> nn.Module:
@@ -203,15 +205,42 @@ class Plans:
         ``repeat`` numbers trainings that differ in the order of their samples.
         """
         changes = lossy(choice)
-        method = without(self.settings.method, COMPRESSED)  # whose gradients are the same
-        split = "test" if test else "calibration"
-        question = f"{split} accuracy {self.settings.precision} {method} {self.key(changes, repeat)}"
+        question = self._question(f"{'test' if test else 'calibration'} accuracy", changes, repeat)
         if question not in self.journal:
-            self.journal.put(question, self.judged(self._trained(changes, repeat), test))
+            known = not test and not repeat
+            right = self._calibrated(changes) if known else self._judged(self._trained(changes, repeat), test)
+            self.journal.put(question, percent(right))
         return float(self.journal[question])
 
-    def judged(self, model: nn.Module, test: bool) -> float:
-        """Accuracy of a float32 network at the settings."""
+    def standard_error(self, choice: Choice) -> float:
+        """The standard error in points of the accuracy that a choice loses on the calibration samples, to infer.
+
+        The dense network has answered the same samples: only those count that the two answer differently (McNemar,
+        Psychometrika 12(2), 1947). Two trainings differ by chance besides, and errors of outputs are no sample's: for
+        them it is 0.
+        """
+        changes = lossy(choice)
+        if self.subject.training or not self.scored or not changes:
+            return 0.0
+        question = self._question("standard error", changes)
+        if question not in self.journal:
+            lost = self._calibrated({}) - self._calibrated(changes)
+            self.journal.put(question, 100 * float(lost.std(correction=0)) / sqrt(len(lost)))
+        return float(self.journal[question])
+
+    def _question(self, what: str, changes: Choice, repeat: int = 0) -> str:
+        method = without(self.settings.method, COMPRESSED)  # whose gradients are the same
+        return f"{what} {self.settings.precision} {method} {self.key(changes, repeat)}"
+
+    def _calibrated(self, changes: Choice) -> Tensor:
+        """What the network by changes has right of the calibration samples."""
+        key = self.key(changes)
+        if key not in self._right:
+            self._right[key] = self._judged(self._trained(changes), test=False)
+        return self._right[key]
+
+    def _judged(self, model: nn.Module, test: bool) -> Tensor:
+        """What a float32 network at the settings has right: a fraction of each sample, or one of all outputs."""
         subject, parts = self.subject, self.subject.material
         part = parts.test if test else parts.calibration
         settings = replace(self.settings, mode="eager")
@@ -219,11 +248,12 @@ class Plans:
         deployed = subject.at(model, settings).eval()
         with subject.context(settings):
             if self.scored:
-                return accuracy(deployed, parts.ordered(part), subject.device, precision, parts.classes)
+                return hits(deployed, parts.ordered(part), subject.device, precision, parts.classes)
             some = islice(parts.ordered(part, subject.batch), ERROR_BATCHES)
             inputs = (run.moved(x, subject.device, torch.float32) for x, _ in some)
             reference = build.copied(subject.dense).eval()
-            return agreement(Placing(deployed, precision), reference, inputs, subject.device)
+            agreed = agreement(Placing(deployed, precision), reference, inputs, subject.device)
+            return torch.tensor([agreed / 100], dtype=torch.float64)
 
     def key(self, choice: Choice, repeat: int = 0) -> str:
         """A short name of a choice and the number of its training, for files and the journal."""
