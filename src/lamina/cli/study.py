@@ -35,7 +35,7 @@ def study(
             "--max-accuracy-drop",
             min=0,
             max=100,
-            help="Points of accuracy that may be lost; to infer, with the standard error of the loss. Without class "
+            help="Points of accuracy that may be lost; to infer, the loss plus one standard error. Without class "
             "scores or real data: the relative error of the outputs, in percent.",
         ),
     ] = 1.0,

@@ -69,7 +69,7 @@ def furthest(
     return front._probed(context, plans, candidates, judged, 1.0)[0], watched, notes
 
 
-def test_a_standard_error_is_left_of_what_plans_may_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_plus_one_standard_error_is_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     index, watched, notes = furthest(monkeypatch, [0, 0.25, 0.75, 2], [0, 0.5, 0.5, 0.5])
     assert index == 1
     assert "1 layers changed: accuracy 89.75 %, 0.25 ± 0.50 points lost, within the budget" in watched

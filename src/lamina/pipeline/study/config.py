@@ -30,8 +30,8 @@ class StudyConfig:
 
     Args:
         goal: ``train`` measures training steps, ``infer`` forward passes.
-        max_accuracy_drop: points of accuracy that the plan may lose; for ``infer``, with the standard error of the
-            loss. Without class scores, the relative error of the outputs in percent.
+        max_accuracy_drop: points of accuracy that the plan may lose; for ``infer``, the loss plus one standard error.
+            Without class scores, the relative error of the outputs in percent.
         precisions: to consider; those of the device by default.
         modes: to consider; those of the device by default.
         methods: of layers, such as ``circulant[block_size=64]``; every method by default.
