@@ -71,7 +71,7 @@ def answered(dense: list[float], pruned: list[float], training: bool = False, sc
     subject: Any = SimpleNamespace(training=training)
     settings = Settings("fp32", "nchw", "eager")
     plans = Plans(subject, settings, 1, none, none, Journal(None), none, none, scored=scored)
-    plans._right |= {plans.key(one): torch.tensor(right) for one, right in (({}, dense), (PRUNED, pruned))}
+    plans._known |= {(plans.key(one), False): torch.tensor(right) for one, right in (({}, dense), (PRUNED, pruned))}
     return plans
 
 
@@ -81,7 +81,7 @@ def test_the_standard_error_of_a_loss_is_that_of_the_samples_that_are_answered_d
     assert (plans.accuracy({}), plans.accuracy(PRUNED)) == (90.0, 87.0)
     # McNemar: of 100 samples, the dense network alone has 6 right, the pruned one alone 3
     assert plans.standard_error(PRUNED) == pytest.approx(sqrt(6 + 3 - (6 - 3) ** 2 / 100))
-    plans._right.clear()
+    plans._known.clear()
     assert plans.standard_error(PRUNED) > 0, "the journal knows it"
 
 

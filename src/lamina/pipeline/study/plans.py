@@ -70,7 +70,7 @@ class Plans:
     merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scored: bool = True
     _variants: dict[str, dict[float, nn.Module]] = field(default_factory=dict)
-    _right: dict[str, Tensor] = field(default_factory=dict)
+    _known: dict[tuple[str, bool], Tensor] = field(default_factory=dict)
 
     @cached_property
     def dense(self) -> nn.Module:
@@ -207,9 +207,7 @@ class Plans:
         changes = lossy(choice)
         question = self._question(f"{'test' if test else 'calibration'} accuracy", changes, repeat)
         if question not in self.journal:
-            known = not test and not repeat
-            right = self._calibrated(changes) if known else self._judged(self._trained(changes, repeat), test)
-            self.journal.put(question, percent(right))
+            self.journal.put(question, percent(self._hits(changes, test, repeat)))
         return float(self.journal[question])
 
     def standard_error(self, choice: Choice) -> float:
@@ -224,7 +222,7 @@ class Plans:
             return 0.0
         question = self._question("standard error", changes)
         if question not in self.journal:
-            lost = self._calibrated({}) - self._calibrated(changes)
+            lost = self._hits({}) - self._hits(changes)
             self.journal.put(question, 100 * float(lost.std(correction=0)) / sqrt(len(lost)))
         return float(self.journal[question])
 
@@ -232,15 +230,15 @@ class Plans:
         method = without(self.settings.method, COMPRESSED)  # whose gradients are the same
         return f"{what} {self.settings.precision} {method} {self.key(changes, repeat)}"
 
-    def _calibrated(self, changes: Choice) -> Tensor:
-        """What the network by changes has right of the calibration samples."""
-        key = self.key(changes)
-        if key not in self._right:
-            self._right[key] = self._judged(self._trained(changes), test=False)
-        return self._right[key]
+    def _hits(self, changes: Choice, test: bool = False, repeat: int = 0) -> Tensor:
+        """What the network by changes has right: a fraction of each sample, or one of all outputs."""
+        key = (self.key(changes, repeat), test)
+        if key not in self._known:
+            self._known[key] = self._judged(self._trained(changes, repeat), test)
+        return self._known[key]
 
     def _judged(self, model: nn.Module, test: bool) -> Tensor:
-        """What a float32 network at the settings has right: a fraction of each sample, or one of all outputs."""
+        """The `_hits` of a float32 network at the settings."""
         subject, parts = self.subject, self.subject.material
         part = parts.test if test else parts.calibration
         settings = replace(self.settings, mode="eager")
