@@ -151,7 +151,7 @@ def _fused(row: Published, model: CostModel) -> dict[str, float]:
         ("eliminated", "h200", True, _eliminated, 48, 0.91),
         ("fused", "h200", False, _fused, 63, 0.90),
         ("fused", "h100", False, _fused, 63, 0.96),
-        ("weight_only", "h200", False, _weight_only, 108, 0.92),
+        ("weight_only", "h200", False, _weight_only, 132, 0.93),
         ("weight_only", "h100", False, _weight_only, 168, 0.91),
     ],
 )
