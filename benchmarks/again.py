@@ -89,8 +89,9 @@ def old() -> set[str]:
 def uses_every_gpu(command: str) -> bool:
     """Whether a benchmark distributes its work by `benchmarks.gpus.on_every_gpu`."""
     *_, module = shlex.split(command)[:3]
-    path = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
-    return path.is_file() and on_every_gpu.__name__ in path.read_text(encoding="utf-8")
+    place = Path(__file__).parents[1].joinpath(*module.split("."))
+    files = (one for one in (place.with_suffix(".py"), place / "__main__.py") if one.is_file())
+    return any(on_every_gpu.__name__ in one.read_text(encoding="utf-8") for one in files)
 
 
 def run(

@@ -105,6 +105,7 @@ def test_benchmarks_that_use_every_gpu_run_last_and_alone(
 ) -> None:
     assert again.uses_every_gpu("python -m benchmarks.circulant_layers --block-sizes 32,16")
     assert again.uses_every_gpu("python -m benchmarks.ladder.rows")
+    assert again.uses_every_gpu("python -m benchmarks.circulant_training timing")
     assert not again.uses_every_gpu("python -m benchmarks.whole_steps --networks mlp")
     assert not again.uses_every_gpu("python work.py 1")
     script = tmp_path / "work.py"
