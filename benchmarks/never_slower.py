@@ -11,9 +11,10 @@ that train are timed with their backward passes; weight-only and fused layers ar
 
 A cell is a network, precision, method and mode. With ``--limit``, none is started after so many seconds. Networks,
 precisions and methods are distributed over the available GPUs, one at a time on each; results are written after each.
+``--resume`` takes the finished cells of earlier results and measures the others.
 
 Run: python -m benchmarks.never_slower [--networks alexnet,vgg16] [--precisions bf16] [--methods circulant]
-     [--limit 540]
+     [--limit 540] [--resume FILE]
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,9 @@ METHODS: Mapping[str, tuple[Any, bool]] = {
     "fused": (lamina.Fusion(), False),
 }
 """Each method's configuration, and whether it is timed in training."""
+
+Cell = tuple[str, str, str, Mode]
+"""A network, a precision, a method and a mode."""
 
 Piece = tuple[str, str, str, tuple[Mode, ...], float]
 """A network, a precision, a method, modes, and the time after which no cell is started."""
@@ -267,6 +272,23 @@ def measured_piece(piece: Piece) -> Rows:
     return rows
 
 
+def cell_of(row: Mapping[str, Any]) -> Cell:
+    """The cell of a row."""
+    return row["workload"], row["precision"], row["impl"], row["mode"]
+
+
+def finished(rows: Rows, cells: Sequence[Cell]) -> Rows:
+    """The rows of those cells that have all of theirs: that of the whole step is the last."""
+    whole = {cell_of(row) for row in rows if row["phase"] == "end_to_end"}.intersection(cells)
+    return [row for row in rows if cell_of(row) in whole]
+
+
+def pieces(cells: Sequence[Cell], limit_s: float) -> list[Piece]:
+    """The cells, whose modes follow each other, by what one process measures; none starts after so many seconds."""
+    until = time.time() + limit_s
+    return [(*part, tuple(mode for *_, mode in some), until) for part, some in groupby(cells, itemgetter(0, 1, 2))]
+
+
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """For each method and mode: layers, how many were replaced, the lowest and the mean speedup, and whole steps."""
     found: dict[str, Any] = {}
@@ -298,21 +320,23 @@ def main() -> None:
     parser.add_argument("--methods", type=results.names_of(*METHODS), default=",".join(METHODS))
     parser.add_argument("--modes", type=results.names_of("eager", "graph"), default="eager,graph")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no cell is started")
+    parser.add_argument("--resume", type=Path, help="results whose finished cells are not measured again")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     asked = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     path = None
     some_methods = "" if asked.methods == ",".join(METHODS) else asked.methods
     claim = "_".join(["never_slower", *filter(None, some_methods.replace("-", "_").split(","))])
-    command = results.command("never_slower", asked, parser)
-    parts = product(asked.networks.split(","), asked.precisions.split(","), asked.methods.split(","))
-    modes, until = tuple(asked.modes.split(",")), time.time() + asked.limit
+    command = results.command("never_slower", asked, parser, without=["resume"])
+    axes = (asked.networks, asked.precisions, asked.methods, asked.modes)
+    cells = list(product(*(words.split(",") for words in axes)))
+    earlier = finished(results.resumed(asked.resume, device), cells)
+    done = {cell_of(row) for row in earlier}
     # Written after each piece, so that an end before the last leaves what there is.
-    for rows in on_every_gpu(measured_piece, [(*part, modes, until) for part in parts]):
-        if rows:
+    for rows in on_every_gpu(measured_piece, pieces([cell for cell in cells if cell not in done], asked.limit)):
+        if rows := earlier + rows:
             path = results.write(claim, device, rows, summary(rows), asked, command)
-    if path is not None:
-        print(path)
+    print(path or "no cell was measured: nothing is written")
 
 
 if __name__ == "__main__":

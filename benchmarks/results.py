@@ -138,6 +138,27 @@ def provenance(environment: Environment, commit: str, command: str) -> dict[str,
     return known | {"versions": versions, "commit": commit, "command": command}
 
 
+def resumed(path: Path | None, device: str | None = None) -> list[dict[str, Any]]:
+    """The rows of an interrupted benchmark's results; each keeps the commit that it was measured from.
+
+    Args:
+        path: of the results, if there are any.
+        device: that they must be of, as `measure.environment` takes it; unnamed, any.
+
+    Raises:
+        SystemExit: they are of another device, or of a source that differed from its commit.
+    """
+    if path is None:
+        return []
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    told = earlier["provenance"]
+    if told["commit"].endswith(source.DIRTY):
+        raise SystemExit(f"{path}: its source differed from its commit")
+    if device is not None and told["device"] != (here := measure.environment(device).device):
+        raise SystemExit(f"{path}: expected results of this device, {here}, got {told['device']}")
+    return [{"of_commit": told["commit"]} | row for row in earlier["rows"]]
+
+
 def chip(device: str) -> str:
     """The name of a device in names of files."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")

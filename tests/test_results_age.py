@@ -32,11 +32,20 @@ def test_every_list_has_a_results_file() -> None:
 @pytest.mark.skipif(git("rev-parse", "--is-shallow-repository") != "false", reason="needs the whole history")
 def test_every_commit_is_in_the_history_and_was_clean() -> None:
     history = git("rev-list", "HEAD").split()
-    commits = {path.name: json.loads(path.read_text(encoding="utf-8"))["provenance"]["commit"] for path in FILES}
-    strange = {
-        name: commit for name, commit in commits.items() if not any(one.startswith(commit) for one in history)
-    }
-    assert strange == {}
+    strange = [
+        (path.name, commit)
+        for path in FILES
+        for commit in TOOL["commits"](json.loads(path.read_text(encoding="utf-8")))
+        if not any(one.startswith(commit) for one in history)
+    ]
+    assert strange == []
+
+
+def test_runs_that_were_resumed_keep_their_commits() -> None:
+    rows = [{"of_commit": "a"}, {}, {"of_commit": "b"}]
+    document = {"provenance": {"commit": "c"}, "summary": {"commits": {"lenet5": "d"}}, "rows": rows}
+    assert TOOL["commits"](document) == {"a", "b", "c", "d"}
+    assert TOOL["commits"]({"provenance": {"commit": "c"}, "summary": {}, "rows": [{}]}) == {"c"}
 
 
 def test_the_longest_name_decides() -> None:

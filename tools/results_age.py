@@ -20,6 +20,7 @@ from functools import cache
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -117,10 +118,18 @@ def ages() -> list[Age]:
     """The age of every results file, the oldest first."""
     found = []
     for path in sorted(RESULTS.glob("*.json")):
-        told = json.loads(path.read_text(encoding="utf-8"))["provenance"]
-        commit = told["commit"].partition("+")[0]
-        found.append(Age(path.name, told["commit"], told["date"][:10], changed(commit, measured(path.name))))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        told, paths = document["provenance"], measured(path.name)
+        files = {file for commit in commits(document) for file in changed(commit.partition("+")[0], paths)}
+        found.append(Age(path.name, told["commit"], told["date"][:10], tuple(sorted(files))))
     return sorted(found, key=lambda one: (-len(one.changed), one.file))
+
+
+def commits(document: Mapping[str, Any]) -> set[str]:
+    """The commits that a results file was measured from: runs that were resumed keep their own."""
+    summary, rows = document["summary"], (row for row in document["rows"] if "of_commit" in row)
+    parts = {*summary.get("commits", {}).values(), *summary.get("cells by commit", ())}
+    return {document["provenance"]["commit"], *parts, *(row["of_commit"] for row in rows)}
 
 
 @cache

@@ -120,17 +120,13 @@ def runs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def resumed(path: Path | None, experiments: Mapping[str, Experiment]) -> list[dict[str, Any]]:
     """The whole runs of earlier results, by the settings that rows tell; each keeps the commit it was made from."""
-    if path is None:
-        return []
-    earlier = json.loads(path.read_text(encoding="utf-8"))
     fixed = (
         "network", "epochs", "batch", "optimizer", "label_smoothing", "cutout", "weight_decay", "learning_rate",
         "precision",
     )  # fmt: skip
     same = [
-        row for row in earlier["rows"]
+        row for row in results.resumed(path)
         if (asked := experiments.get(row["workload"]))
         and all(row.get(name, 0 if name == "cutout" else None) == getattr(asked, name) for name in fixed)
     ]  # fmt: skip
-    whole = [row for row in same if len(row["test_accuracy"]) == row["epochs"]]
-    return [{"of_commit": earlier["provenance"]["commit"]} | row for row in whole]
+    return [row for row in same if len(row["test_accuracy"]) == row["epochs"]]

@@ -19,6 +19,7 @@ from lamina.record import ConvertedLayer, Timing
 from lamina.record.selection import Selection
 
 CPU = torch.device("cpu")
+SMALL = ("--networks", "lenet5", "--precisions", "fp32", "--methods", "fused", "--modes", "eager")
 
 
 @pytest.fixture(autouse=True)
@@ -76,15 +77,39 @@ def test_dense_computes_the_activations_that_a_circulant_layer_does() -> None:
 def test_no_cell_starts_after_the_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = f"--networks lenet5 --precisions fp32 --methods fused --modes eager --output {tmp_path}"
     for limit, files in (("0", 0), ("600", 1)):
-        monkeypatch.setattr("sys.argv", ["never_slower", *words.split(), "--limit", limit])
+        monkeypatch.setattr("sys.argv", ["never_slower", *SMALL, "--output", str(tmp_path), "--limit", limit])
         never_slower.main()
         found = [json.loads(one.read_text()) for one in tmp_path.iterdir()]
         assert len(found) == files
     assert found[0]["provenance"]["command"].endswith("--methods fused --modes eager --limit 600.0")
     said = capsys.readouterr().out
     assert "lenet5 fp32 eager fused: not started, the time limit is over" in said and ": cell of " in said
+
+
+def test_a_resumed_run_measures_the_cells_that_are_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: str) -> list[dict[str, Any]]:
+        monkeypatch.setattr("sys.argv", ["never_slower", *SMALL, "--output", str(tmp_path), *words])
+        never_slower.main()
+        (path,) = tmp_path.glob("never_slower_fused_*")
+        return list(json.loads(path.read_text())["rows"])
+
+    monkeypatch.setattr("benchmarks.source.commit", lambda: "c0ffee0")
+    first = run()
+    cut = [{**row, "precision": "tf32"} for row in first[:-1]]  # a cell without its whole step
+    document = json.loads(next(tmp_path.iterdir()).read_text()) | {"rows": first + cut}
+    (tmp_path / "earlier.json").write_text(json.dumps(document))
+    monkeypatch.setattr("benchmarks.source.commit", lambda: "c0ffee1")
+    capsys.readouterr()
+    rows = run("--precisions", "fp32,tf32", "--resume", str(tmp_path / "earlier.json"))
+    kept, new = rows[: len(first)], rows[len(first) :]
+    assert kept == [{"of_commit": "c0ffee0"} | row for row in first]
+    assert {row["precision"] for row in new} == {"tf32"} and len(new) == len(first) and "of_commit" not in new[0]
+    assert "lenet5 fp32" not in capsys.readouterr().out
+    run("--resume", str(tmp_path / "earlier.json"))
+    assert capsys.readouterr().out == "no cell was measured: nothing is written\n"
 
 
 def row(impl: str, phase: str, speedup: float, executed: str) -> dict[str, Any]:

@@ -5,10 +5,12 @@ import importlib
 import json
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import results
+from lamina import measure
 
 
 def test_numbers_that_are_not_finite_are_written_by_name_and_told(tmp_path: Path) -> None:
@@ -30,6 +32,22 @@ def test_results_of_a_changed_source_are_not_published(tmp_path: Path, monkeypat
     with pytest.warns(UserWarning, match="the source differs from commit c0ffee0"):
         path = results.write("right", "cpu", [row | {"rel_error": 0.0}], {}, asked)
     assert path.parent == tmp_path and not results.FOLDER.exists()
+
+
+def test_rows_of_another_device_or_a_changed_source_are_not_resumed(tmp_path: Path) -> None:
+    path, told = tmp_path / "earlier.json", {"commit": "c0ffee0", "device": measure.environment("cpu").device}
+
+    def resumed(**changed: str) -> list[dict[str, Any]]:
+        path.write_text(json.dumps({"provenance": told | changed, "rows": [{"n": 1}, {"n": 2, "of_commit": "a"}]}))
+        return results.resumed(path, "cpu")
+
+    assert results.resumed(None) == []
+    assert resumed() == [{"n": 1, "of_commit": "c0ffee0"}, {"n": 2, "of_commit": "a"}]
+    with pytest.raises(SystemExit, match="expected results of this device, .*, got an abacus"):
+        resumed(device="an abacus")
+    assert len(results.resumed(path)) == 2
+    with pytest.raises(SystemExit, match="its source differed from its commit"):
+        resumed(commit="c0ffee0+dirty")
 
 
 def test_a_command_has_the_options_that_were_asked_for() -> None:
