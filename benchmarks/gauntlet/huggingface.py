@@ -43,6 +43,12 @@ def electra() -> nn.Module:
     return _made("Electra", "Model", **TEXT, embedding_size=16)
 
 
+def canine() -> nn.Module:
+    """Reads characters, whose hashes are looked up: there is no vocabulary."""
+    settings = {key: value for key, value in TEXT.items() if key != "vocab_size"}
+    return _made("Canine", "Model", **settings, num_hash_buckets=64)
+
+
 def deberta() -> nn.Module:
     return _made("DebertaV2", "Model", **TEXT, relative_attention=True, pos_att_type=["p2c", "c2p"])
 
@@ -149,6 +155,25 @@ def whisper_encoder() -> nn.Module:
     )  # fmt: skip
     encoder: nn.Module = model.get_encoder()  # type: ignore[operator]
     return encoder
+
+
+def speech_to_text() -> nn.Module:
+    return _made(
+        "Speech2Text", "Model", vocab_size=99, d_model=32, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, conv_channels=32,
+        decoder_start_token_id=1,
+    )  # fmt: skip
+
+
+def codec() -> nn.Module:
+    return _made(
+        "Encodec", "Model", num_filters=4, hidden_size=16, codebook_size=32, codebook_dim=16, upsampling_ratios=[4, 2],
+        num_residual_layers=1, num_lstm_layers=1,
+    )  # fmt: skip
+
+
+def video() -> nn.Module:
+    return _made("VideoMAE", "Model", **IMAGE, patch_size=8, num_frames=4)
 
 
 def wav2vec2() -> nn.Module:

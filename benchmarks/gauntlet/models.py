@@ -111,9 +111,9 @@ EXCLUDED = {
 HUGGINGFACE = {
     # The configuration tells the inputs of the others.
     (): """
-        bert bert_classifier roberta distilbert albert electra deberta gpt2 gpt_neox opt llama mistral mixtral qwen3
-        gemma phi mamba vit swin dinov2 convnext resnet segformer clip_vision clip whisper_encoder wav2vec2
-        time_series
+        bert bert_classifier roberta distilbert albert electra canine deberta gpt2 gpt_neox opt llama mistral mixtral
+        qwen3 gemma phi mamba vit swin dinov2 convnext resnet segformer clip_vision clip whisper_encoder speech_to_text
+        codec video wav2vec2 time_series
         """,
     ("input_ids=int64:16", "decoder_input_ids=int64:16"): "t5",
     ("input_ids=int64:32",): "bart",

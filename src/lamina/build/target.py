@@ -254,10 +254,8 @@ def from_external(
         return Target(name, own, lambda classes: named(load().module, names), classes=found.classes, remarks=remarks)
     shape = cast(Sequence[int] | None, shape)
     if shape is None and found.inputs:
-        names = [one.name for one in found.inputs]
-        return Target(
-            name, found.inputs, lambda classes: named(load().module, names), classes=found.classes, remarks=remarks
-        )
+        own, names = in_range(found.inputs, found.module), [one.name for one in found.inputs]
+        return Target(name, own, lambda classes: named(load().module, names), classes=found.classes, remarks=remarks)
     shape = shape or found.input
     if shape is None:
         known = "--input-size 3x224x224, or input_size=(3, 224, 224)"

@@ -32,6 +32,9 @@ HINTS = {
 }
 """What a user can do, by a part of PyTorch's error."""
 
+OTHER_INPUTS = "if it expects other inputs, give them: --input-size 3x224x224, --input tokens=int64:128, or input_size="
+"""What a user can do about any other error of the network."""
+
 SCRIPTED: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 """What runs TorchScript."""
 
@@ -108,10 +111,11 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
             reason = (str(error).splitlines() or [""])[0]
             return replace(whole, whole=f"{type(error).__name__}: {reason}")
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
-        hint = next((f"; {hint}" for part, hint in HINTS.items() if part in str(error)), "")
-        raise UnsupportedError(
-            f"{type(network).__name__} could not be traced on input {shapes}: {type(error).__name__}: {error}{hint}"
-        ) from error
+        hints = [hint for part, hint in HINTS.items() if part in str(error)]
+        if not hints and not isinstance(error, UnsupportedError):
+            hints = [OTHER_INPUTS]
+        reason = "; ".join([f"{type(error).__name__}: {error}", *hints])
+        raise UnsupportedError(f"{type(network).__name__} could not be traced on input {shapes}: {reason}") from error
     return found
 
 

@@ -75,8 +75,24 @@ def network(names: str, **config: Any) -> nn.Module:
         (network("pixel_values", image_size=(32, 48)), [("pixel_values", (3, 32, 48), None)]),
         (network("pixel_values"), [("pixel_values", (3, 224, 224), None)]),
         (network("input_features", num_mel_bins=80, max_source_positions=15), [("input_features", (80, 30), None)]),
+        (network("input_ids mask", max_position_embeddings=64), [("input_ids", (32,), None)]),
+        (
+            network(
+                "input_features mask decoder_input_ids", input_feat_per_channel=8, max_source_positions=15, vocab_size=9
+            ),
+            [("input_features", (128, 8), None), ("decoder_input_ids", (128,), 9)],
+        ),
+        (network("input_features", feature_projection_input_dim=8), [("input_features", (128, 8), None)]),
+        (
+            network("input_features mask", encoder_config=SimpleNamespace(num_mel_bins=8)),
+            [("input_features", (128, 8), None)],
+        ),
+        (network("input_features mask decoder_input_ids", vocab_size=9), []),
+        (network("pixel_values", image_size=8, num_frames=4), [("pixel_values", (4, 3, 8, 8), None)]),
         (network("input_values", num_mel_bins=8, max_length=20), [("input_values", (20, 8), None)]),
         (network("input_values"), [("input_values", (16_000,), None)]),
+        (network("input_values", audio_channels=2), [("input_values", (2, 16_000), None)]),
+        (network("input_values", codebook_size=9), [("input_values", (1, 16_000), None)]),
         (network("past_values", context_length=7, num_input_channels=2), [("past_values", (7, 2), None)]),
         (
             network(
