@@ -141,6 +141,13 @@ def capability_headings(text: str) -> list[str]:
     return [heading for heading in re.findall(r"^## (.+?)\s*$", text, re.MULTILINE) if heading in known]
 
 
+def test_pytest_looks_into_every_folder_of_tests(pytestconfig: pytest.Config) -> None:
+    folders = [path for path in (ROOT / "tests").rglob("*") if path.is_dir()]
+    passed_over = pytestconfig.getini("norecursedirs")
+    assert ROOT / "tests" / "build" in folders
+    assert not [path for path in folders if any(path.match(pattern) for pattern in passed_over)]
+
+
 def test_capability_pages_have_one_shape() -> None:
     pages = sorted((ROOT / "docs" / "capabilities").glob("*.md"))
     found = {page.name: capability_headings(text_of(page)) for page in pages}
