@@ -40,6 +40,14 @@ def test_stated_phrases_stand_once_on_their_page_and_are_needed(page: Path) -> N
         assert list(TOOL["unquoted"](text, [other for other in phrases if other != phrase])), f"{phrase}: not needed"
 
 
+def test_no_converted_network_of_the_readme_is_slower_than_dense() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    steps = [quote for quote in TOOL["QUOTE"].finditer(readme) if quote["file"].startswith("whole_steps")]
+    assert len(steps) > 100
+    slow = [quote[0] for quote in steps if TOOL["value"](quote["file"], quote["query"]) < 0.98]
+    assert not slow, "what docs/capabilities/graphs.md says of them is no longer true"
+
+
 def test_stated_pages_exist() -> None:
     assert set(tomllib.loads(TOOL["STATED"].read_text(encoding="utf-8"))) <= set(map(ids, PAGES))
 

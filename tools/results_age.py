@@ -35,14 +35,12 @@ LAYERS = (f"{METHODS}/circulant", f"!{METHODS}/circulant/lstm", *KERNELS)
 """Circulant layers of networks without recurrence. ``!`` leaves a folder out."""
 CIRCULANT = (f"{METHODS}/circulant", "accelerate/papers/circulant_ladder", *KERNELS)
 NO_MASKS = "!simulate/workloads/masks"
-ZOO = ("build/models", "!build/models/sizes.py")
-"""The project's own networks, without the input sizes of those of other packages."""
 WHOLE = ("accelerate/select", "pipeline/graphed", "pipeline/convert.py")
 SPARSE = (f"{METHODS}/activation_sparsity", "accelerate/training/sparsity_monitor", *KERNELS)
 ELIMINATION = (f"{METHODS}/elimination", *KERNELS)
 FISSION = (f"{METHODS}/weight_only", "accelerate/papers/on_chip_fission", *KERNELS)
 MEASURED: Mapping[str, tuple[str, ...]] = {
-    "alexnet_layers": ("measure/clocks", "run", *ZOO),
+    "alexnet_layers": ("measure/clocks", "run", "build/models"),
     "characterization": ("pipeline/profile", "measure", "accelerate/papers/l1_bypass"),
     "circulant": CIRCULANT,
     "circulant_accuracy_vgg": LAYERS,
@@ -68,7 +66,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "never_slower_fused": ("accelerate/select", f"{METHODS}/fusion", *KERNELS),
     "never_slower_sparse": ("accelerate/select", *SPARSE),
     "never_slower_weight_only": ("accelerate/select", *FISSION),
-    "profile": ("measure/counters", "measure/clocks", "run", *ZOO),
+    "profile": ("measure/counters", "measure/clocks", "run", "build/models"),
     "published_designs": ("simulate", NO_MASKS),
     "published_figures": ("simulate/compaction_engine", "simulate/hierarchy"),
     "published_recorded": ("simulate/compaction_engine", "simulate/hierarchy", "simulate/workloads"),
